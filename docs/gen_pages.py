@@ -1,0 +1,159 @@
+"""MkDocs hook: pages made from the code, so that they cannot fall behind it.
+
+* one page per analysis of ``normlens.catalog.ALL``, and their index
+* the command line's help, from its own declarations
+* CONTRIBUTING.md and CHANGELOG.md, which live at the root of the repository
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from pydantic import TypeAdapter
+
+from normlens.catalog import ALL, Analysis, Citation
+from normlens.norms import NormKind
+from normlens.results import TableSchema
+
+ROOT = Path(__file__).resolve().parent.parent
+ROLE = re.compile(r":(?:func|class|meth|mod|data|attr):<code>~?(?:\w+\.)*(\w+)</code>")
+ARXIV = re.compile(r"\d{4}\.\d{4,5}")
+SUBJECT = {"corpus": "a corpus", "prompt": "one prompt"}
+STYLE = {
+    "streaming": "shares one forward pass with the other streaming analyses",
+    "procedure": "runs passes of its own",
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List the analyses' pages in the navigation."""
+    for entry in config.nav or []:
+        if "Analyses" in entry:
+            entry["Analyses"] += [{analysis.title: _uri(analysis)} for analysis in ALL]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages.
+
+    Raises:
+        PluginError: a norm kind has no section in norm-kinds.md.
+    """
+    pages = {_uri(analysis): analysis_page(analysis) for analysis in ALL}
+    pages["analyses/index.md"] = analyses_index()
+    pages["command-line.md"] = command_line()
+    pages["contributing.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    pages["changelog.md"] = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for uri, content in pages.items():
+        files.append(File.generated(config, uri, content=content))
+    described = (ROOT / "docs" / "norm-kinds.md").read_text(encoding="utf-8")
+    missing = [kind.value for kind in NormKind if f"(`{kind.value}`)" not in described]
+    if missing:
+        raise PluginError(f"docs/norm-kinds.md has no section on: {', '.join(missing)}")
+    return files
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show reStructuredText roles of docstrings (``:func:`~a.b```) as plain code."""
+    return ROLE.sub(r"<code>\1</code>", content)
+
+
+def analyses_index() -> str:
+    """The table of all analyses."""
+    rows = [
+        (f"[`{a.name}`]({a.name}.md)", _escape(a.question), _escape(SUBJECT[a.runs_on]))
+        for a in ALL
+    ]
+    return f"# Analyses\n\n{_table(('Analysis', 'Question', 'Runs on'), rows)}\n"
+
+
+def analysis_page(analysis: Analysis) -> str:
+    """One analysis: question, reading, parameters, tables, sources."""
+    parts = [
+        f"# {_escape(analysis.title)}",
+        f"*{_escape(analysis.question)}*",
+        f"`{analysis.name}` runs on {SUBJECT[analysis.runs_on]} and {STYLE[analysis.style]}. "
+        f"Version {analysis.version}: stored results of other versions are not reused.",
+        analysis.explanation,
+        "## Parameters",
+        _parameters(analysis),
+        "## Tables",
+        "Every table also has a `model` column and a `status` column "
+        "(`ok`, `no_data`, `not_applicable` or `overflow`).",
+        *(part for schema in analysis.tables for part in _schema(schema)),
+        "## Sources",
+        "\n".join(f"- {_citation(citation)}" for citation in analysis.citations),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def command_line() -> str:
+    """The help of every command."""
+    from normlens.cli import app
+
+    return app.generate_docs(output_format="markdown", recursive=True)
+
+
+def _uri(analysis: Analysis) -> str:
+    return f"analyses/{analysis.name}.md"
+
+
+def _parameters(analysis: Analysis) -> str:
+    fields = TypeAdapter(analysis.parameters).json_schema().get("properties", {})
+    if not fields:
+        return "None."
+    rows = [
+        (f"`{name}`", _kind(field), f"`{field.get('default')!r}`", _escape(field["description"]))
+        for name, field in fields.items()
+    ]
+    return _table(("Parameter", "Type", "Default", "Meaning"), rows)
+
+
+def _kind(field: dict[str, Any]) -> str:
+    """Type and bounds of a JSON-schema property in words."""
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    bounds = {
+        "minimum": "at least {}",
+        "exclusiveMinimum": "above {}",
+        "maximum": "at most {}",
+        "exclusiveMaximum": "below {}",
+        "maxLength": "at most {} characters",
+        "minLength": "at least {} characters",
+    }
+    limits = [text.format(field[key]) for key, text in bounds.items() if key in field]
+    return ", ".join([field.get("type", "see meaning"), *limits])
+
+
+def _schema(schema: TableSchema) -> tuple[str, str, str]:
+    rows = [
+        (f"`{c.name}`", f"`{c.dtype}`", _escape(c.unit), _escape(c.doc)) for c in schema.columns
+    ]
+    table = _table(("Column", "Type", "Unit", "Meaning"), rows)
+    return f"### `{schema.name}`", _escape(schema.doc), table
+
+
+def _citation(citation: Citation) -> str:
+    place = f", {_escape(citation.place)}" if citation.place else ""
+    if ARXIV.fullmatch(citation.identifier):
+        link = f"[arXiv:{citation.identifier}](https://arxiv.org/abs/{citation.identifier})"
+    else:
+        link = f"<{citation.identifier}>"
+    return f"{_escape(citation.reference)}, {link}{place}"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _escape(text: str) -> str:
+    """Plain text as Markdown that renders as that text, in table cells too."""
+    return re.sub(r"([\\`*_{}\[\]|#])", r"\\\1", html.escape(text, quote=False))

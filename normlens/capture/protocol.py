@@ -1,0 +1,134 @@
+"""The two types of kernel and what passes in and out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from normlens.capture.state import State
+from normlens.models.lens import Lens, NormSite
+from normlens.results import Check, Headline
+from normlens.text.sequences import Batch, Sequences
+
+
+@dataclass(frozen=True)
+class Components:
+    """What a pass over the component view hands to kernels.
+
+    Attributes:
+        embeddings: name -> ``[batch pos d_model]`` (embed, pos_embed).
+        z: per layer, input of the attention output projection, ``[batch pos head*d_head]``;
+            it contains the value bias.
+        mlp: per layer, MLP output with its bias, ``[batch pos d_model]``.
+        residual: input of the final norm, ``[batch pos d_model]``.
+    """
+
+    embeddings: Mapping[str, Float[Tensor, "batch pos d_model"]]
+    z: Sequence[Float[Tensor, "batch pos width"]]
+    mlp: Sequence[Float[Tensor, "batch pos d_model"]]
+    residual: Float[Tensor, "batch pos d_model"]
+
+
+@dataclass(frozen=True)
+class ComponentWeights:
+    """The linear maps behind :class:`Components`, nothing folded.
+
+    Attributes:
+        w_o: per layer ``[head d_head d_model]``.
+        b_o: per layer ``[d_model]`` or None.
+        w_u: ``[d_model vocab]``; b_u: ``[vocab]`` or None.
+        gamma, beta: effective gain and bias of the final norm, ``[d_model]``, or None.
+        final: site of the final norm.
+    """
+
+    w_o: Sequence[Float[Tensor, "head d_head d_model"]]
+    b_o: Sequence[Tensor | None]
+    w_u: Float[Tensor, "d_model vocab"]
+    b_u: Tensor | None
+    gamma: Tensor | None
+    beta: Tensor | None
+    final: NormSite
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One forward pass, reduced to what was asked for.
+
+    Attributes:
+        norm_moments: site label -> ``[2 batch pos]``: mean and biased variance of the
+            norm's input over its width, float32 or wider.
+        logits: ``[batch pos vocab]`` in the model's dtype, or None.
+        components: or None.
+    """
+
+    norm_moments: Mapping[str, Float[Tensor, "2 batch pos"]] = field(default_factory=dict)
+    logits: Tensor | None = None
+    components: Components | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What stays the same during a pass.
+
+    Attributes:
+        lens: the model.
+        parameters: the analysis's parameter object.
+        sequences: the corpus.
+        replicates: number of bootstrap replicates.
+        weights: component weights where the analysis needs components.
+    """
+
+    lens: Lens
+    parameters: Any
+    sequences: Sequences
+    replicates: int
+    weights: ComponentWeights | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a kernel hands to the runner: tables without the model column.
+
+    ``replicates`` maps a headline's name to its bootstrap replicates, for paired
+    differences between models.
+    """
+
+    tables: Mapping[str, pd.DataFrame]
+    headline: tuple[Headline, ...] = ()
+    checks: tuple[Check, ...] = ()
+    warnings: tuple[str, ...] = ()
+    replicates: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """An analysis that reads a shared forward pass.
+
+    ``init`` declares the statistics and raises NotApplicable where the analysis does not
+    apply; ``update`` reduces one batch into them; ``finish`` turns them into tables.
+    """
+
+    init: Callable[[Context], State]
+    update: Callable[[State, Batch, Observed, Context], None]
+    finish: Callable[[State, Context], Finding]
+
+
+MapShards = Callable[[str, Sequences, Callable[[Batch], State]], State]
+"""``map_shards(label, sequences, compute)``: apply ``compute`` to every batch, store each
+shard under ``label``, reduce in order, resume."""
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """An analysis with passes and interventions of its own.
+
+    ``run`` gets ``map_shards``, which batches, stores, resumes and reports progress.
+    """
+
+    run: Callable[[Context, MapShards], Finding]

@@ -1,0 +1,32 @@
+"""The registry: one declaration per analysis, in the order reports show them. No torch."""
+
+from __future__ import annotations
+
+import difflib
+
+from normlens.catalog.declaration import Analysis, Citation, Need
+from normlens.catalog.freeze_sweep import FREEZE_SWEEP
+from normlens.catalog.logit_attribution import LOGIT_ATTRIBUTION
+from normlens.catalog.output import OUTPUT
+from normlens.catalog.prompt_attribution import PROMPT_ATTRIBUTION
+from normlens.catalog.scale import SCALE
+from normlens.errors import UnknownName
+
+ALL: tuple[Analysis, ...] = (OUTPUT, SCALE, FREEZE_SWEEP, LOGIT_ATTRIBUTION, PROMPT_ATTRIBUTION)
+
+__all__ = ["ALL", "Analysis", "Citation", "Need", "get"]
+
+
+def get(name: str) -> Analysis:
+    """The analysis of that name.
+
+    Raises:
+        UnknownName: there is none; the message names the closest.
+    """
+    for analysis in ALL:
+        if analysis.name == name:
+            return analysis
+    names = [analysis.name for analysis in ALL]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise UnknownName(f"no analysis {name!r}; {hint}analyses: {', '.join(names)}")

@@ -1,0 +1,68 @@
+"""``--dry-run``: what a run would cost, from one timed batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from normlens.capture.batches import batches
+from normlens.capture.forward import observe, plain_tree
+from normlens.catalog import Need, get
+from normlens.cli.options import TextOptions
+from normlens.cli.tables import console
+from normlens.models.lens import Lens
+from normlens.runner import context_length
+from normlens.text import DEFAULT_CONTEXT, Documents, encode
+
+PROCEDURE_FORWARDS_PER_SITE = 2
+
+
+def print_estimate(
+    lens: Lens,
+    documents: Documents,
+    options: TextOptions,
+    analyses: Sequence[str],
+    parameters: Mapping[str, Any],
+) -> None:
+    """Print tokens, forward passes, memory and time of a run on one model.
+
+    The time is that of one batch scaled up; the memory is weights plus what one batch of
+    activations and logits takes.
+    """
+    width = min(options.context or DEFAULT_CONTEXT, context_length(lens))
+    corpus = encode(documents, lens.tokenizer, context=width, bos=options.bos)
+    if options.sequences:
+        corpus = corpus.spread(options.sequences)
+    needs = frozenset[Need]().union(*(get(name).needs for name in analyses))
+    weights = torch.ones(1, len(corpus.document_ids), dtype=torch.float64)
+    size = min(options.batch_size, len(corpus))
+    batch = next(
+        batches(corpus, 0, size, size=size, device=lens.placement.device, weights=weights)
+    )
+    started = time.perf_counter()
+    observe(plain_tree(lens), batch, needs - {Need.COMPONENTS})
+    seconds = time.perf_counter() - started
+    streaming = [name for name in analyses if get(name).style == "streaming"]
+    sequences = len(corpus) if streaming else 0
+    live = sum(site.spec.kind.has_live_scale for site in lens.sites)
+    for name in analyses:
+        analysis = get(name)
+        if analysis.style == "procedure":
+            chosen = parameters.get(name) or analysis.parameters()
+            sequences += min(chosen.sequences, len(corpus)) * (PROCEDURE_FORWARDS_PER_SITE * live + 2)
+    element = torch.finfo(next(lens.model.parameters()).dtype).bits // 8
+    parameters_bytes = sum(p.numel() * p.element_size() for p in lens.model.parameters())
+    config = lens.model.config
+    logits = size * width * config.vocab_size * element if Need.LOGITS in needs else 0
+    kept = size * width * config.hidden_size * element * config.num_hidden_layers * 4
+    total = seconds * sequences / size
+    console().print(
+        f"{lens.identity.name}: {len(corpus)} sequences, {corpus.tokens:,} tokens, "
+        f"{len(corpus.document_ids)} documents; {sequences:,} sequence forward passes; "
+        f"about {total:,.0f} s at {corpus.tokens / len(corpus) * size / seconds:,.0f} tokens/s; "
+        f"about {(parameters_bytes + logits + kept) / 1e6:,.0f} MB "
+        f"({parameters_bytes / 1e6:,.0f} MB weights)"
+    )

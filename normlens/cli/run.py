@@ -1,0 +1,189 @@
+"""``normlens run``: analyses on models, from the command line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from normlens.catalog import ALL, get
+from normlens.cli.options import (
+    ModelOptions,
+    StoreOptions,
+    TextOptions,
+)
+from normlens.cli.parameters import AnalysisFlags, chosen_parameters
+from normlens.cli.tables import console, print_result
+from normlens.errors import UsageError
+
+NAMES = tuple(analysis.name for analysis in ALL)
+
+
+def register(app: App) -> None:
+    """Add the command."""
+    app.command(run)
+
+
+def run(
+    *names: str,
+    out: Path | None = None,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    model_options: ModelOptions | None = None,
+    text_options: TextOptions | None = None,
+    store_options: StoreOptions | None = None,
+    analysis_flags: AnalysisFlags | None = None,
+) -> int:
+    """Run analyses on one or several models and print what they found.
+
+    Analyses and models may come in any order; every word that is the name of an analysis
+    is one. Streaming analyses of a model share one pass over the text. Interrupted, the
+    same command goes on where it stopped.
+
+    Examples:
+
+    `normlens run scale output books-ln`
+
+    `normlens run logit-attribution books-ln books-lnfree --sequences 512 --out out/dla`
+
+    `normlens run prompt-attribution smollm2-135m --prompt-attribution.prompt "The capital of France is"`
+
+    Parameters
+    ----------
+    names
+        Analyses and models.
+    out
+        Save each result to a directory under this one.
+    dry_run
+        Print tokens, passes, memory and time instead of running.
+    as_json
+        Print headline numbers and checks as JSON on stdout.
+    """
+    analyses = [name for name in names if name in NAMES]
+    models = [name for name in names if name not in NAMES]
+    _require_both(analyses, models)
+    model_options = model_options or ModelOptions()
+    text_options = text_options or TextOptions()
+    store_options = store_options or StoreOptions()
+    check_text_options(text_options)
+    refuse_existing(out, analyses, force=store_options.force)
+
+    from normlens.cli.opening import open_with
+    from normlens.cli.progress import progress_bars
+    from normlens.side_by_side import compare
+    from normlens.text import read_documents
+
+    documents = read_documents(text_options.text)
+    openers = {
+        Path(model).name if Path(model).is_dir() else model: (
+            lambda model=model: open_with(model, model_options)
+        )
+        for model in models
+    }
+    parameters = chosen_parameters(analysis_flags)
+    if dry_run:
+        from normlens.cli.dry_run import print_estimate
+
+        for opener in openers.values():
+            print_estimate(opener(), documents, text_options, analyses, parameters)
+        return 0
+    with progress_bars() as progress:
+        results = compare(
+            openers,
+            documents,
+            analyses,
+            sequences=text_options.sequences or None,
+            context=text_options.context,
+            bos=text_options.bos,
+            parameters=parameters,
+            batch_size=text_options.batch_size,
+            store=store_options.root(),
+            seed=store_options.seed,
+            force=store_options.force,
+            command=command_line(),
+            progress=progress,
+        )
+    for result in results:
+        if out is not None:
+            result.save(out / result.analysis, replace=store_options.force)
+        if not as_json:
+            print_result(result)
+    if as_json:
+        print(json.dumps({result.analysis: headline_json(result) for result in results}))
+    elif out is not None:
+        console().print(f"results in {out}")
+    return 0 if all(result.passed for result in results) else 1
+
+
+def command_line() -> str:
+    """The command as it can be typed again."""
+    return shlex.join(["normlens", *sys.argv[1:]])
+
+
+def check_text_options(options: TextOptions) -> None:
+    """Refuse counts that mean nothing.
+
+    Raises:
+        UsageError: a negative number of sequences, or a batch or context below its minimum.
+    """
+    if options.sequences < 0:
+        raise UsageError(f"--sequences is {options.sequences}; give 1 or more, or 0 for all")
+    if options.batch_size < 1:
+        raise UsageError(f"--batch-size is {options.batch_size}; give 1 or more")
+    if options.context is not None and options.context < 2:
+        raise UsageError(f"--context is {options.context}; give 2 tokens or more")
+
+
+def refuse_existing(out: Path | None, analyses: Sequence[str], *, force: bool) -> None:
+    """Refuse an output that exists before anything is computed.
+
+    Raises:
+        UsageError: a result directory exists and ``force`` is off.
+    """
+    if out is None or force:
+        return
+    for name in analyses:
+        if (out / name).exists():
+            raise UsageError(f"{out / name} exists already; choose another --out or pass --force")
+
+
+def headline_json(result: Any) -> dict[str, Any]:
+    """Headline numbers, checks and reasons of a result as JSON data."""
+    import dataclasses
+    import math
+
+    def clean(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    def rows(items: Any) -> list[dict[str, Any]]:
+        return [{k: clean(v) for k, v in dataclasses.asdict(item).items()} for item in items]
+
+    return {
+        "headline": {model: rows(items) for model, items in result.headline.items()},
+        "checks": {model: rows(items) for model, items in result.checks.items()},
+        "not_applicable": dict(result.not_applicable),
+        "warnings": list(result.warnings),
+    }
+
+
+def _require_both(analyses: Sequence[str], models: Sequence[str]) -> None:
+    if not analyses:
+        for model in models:
+            close = difflib.get_close_matches(model, NAMES, n=1)
+            if close:
+                get(model)
+        raise UsageError(f"name at least one analysis: {', '.join(NAMES)}")
+    if not models:
+        raise UsageError("name at least one model; `normlens models` lists the bundled ones")
+    for model in models:
+        if Path(model).exists() or "/" in model:
+            continue
+        close = difflib.get_close_matches(model, NAMES, n=1, cutoff=0.8)
+        if close:
+            get(model)

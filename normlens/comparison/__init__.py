@@ -1,0 +1,34 @@
+"""Models side by side: headline numbers, paired differences, and the traps of comparing.
+
+No torch: everything here reads stored Results.
+"""
+
+from __future__ import annotations
+
+from normlens.comparison.headlines import (
+    Difference,
+    HeadlineRow,
+    compare_headlines,
+    difference,
+    headline_rows,
+    models_of,
+    provenance_of,
+    side_by_side,
+)
+from normlens.comparison.lineage import Relation, relations
+from normlens.comparison.traps import Caveat, caveats
+
+__all__ = [
+    "Caveat",
+    "Difference",
+    "HeadlineRow",
+    "Relation",
+    "caveats",
+    "compare_headlines",
+    "difference",
+    "headline_rows",
+    "models_of",
+    "provenance_of",
+    "relations",
+    "side_by_side",
+]

@@ -1,0 +1,1 @@
+"""What each analysis computes, named from its declaration and imported when run."""

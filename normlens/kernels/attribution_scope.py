@@ -1,0 +1,82 @@
+"""When logit attribution applies, and what it takes from a pass."""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from normlens import tolerances
+from normlens.capture.protocol import Components, ComponentWeights, Context, Observed
+from normlens.errors import ComponentMismatch, NotApplicable
+from normlens.kernels.direct_effect import EMBEDDINGS
+from normlens.models.lens import Role
+from normlens.norms.spec import NormKind
+from normlens.results import Check
+
+
+def weights_in_scope(context: Context) -> ComponentWeights:
+    """The component weights of a model whose heads add up to its logits.
+
+    Raises:
+        NotApplicable: no component view, an opaque final norm, or a norm between attention
+            and the residual.
+    """
+    weights = context.weights
+    name = context.lens.identity.name
+    if weights is None:
+        raise NotApplicable(f"{name} has no component view to attribute logits to")
+    if weights.final.spec.kind is NormKind.OPAQUE:
+        raise NotApplicable(
+            f"the final norm of {name} ({weights.final.path}) is opaque: its scale is unknown"
+        )
+    if any(site.role is Role.POST_ATTN for site in context.lens.sites):
+        raise NotApplicable(
+            f"heads of {name} pass a norm before the residual, so they do not add up to it"
+        )
+    return weights
+
+
+def components_in_scope(
+    observed: Observed,
+) -> tuple[Components, Float[Tensor, "batch pos vocab"]]:
+    """Components and logits of one batch.
+
+    Raises:
+        ComponentMismatch: the pass did not record them, or recorded unknown embeddings.
+    """
+    if observed.components is None or observed.logits is None:
+        raise ComponentMismatch("the pass recorded no components or no logits; it must record both")
+    unknown = sorted(set(observed.components.embeddings) - set(EMBEDDINGS))
+    if unknown:
+        raise ComponentMismatch(
+            f"embedding {unknown[0]} is none of {', '.join(EMBEDDINGS)}; it has no place in the tables"
+        )
+    return observed.components, observed.logits
+
+
+def select_positions(
+    components: Components, sequence: Int[Tensor, " row"], position: Int[Tensor, " row"]
+) -> Components:
+    """The components at chosen places, as a batch ``[row 1]``."""
+
+    def pick(x: Tensor) -> Tensor:
+        return x[sequence, position][:, None]
+
+    return Components(
+        embeddings={name: pick(value) for name, value in components.embeddings.items()},
+        z=[pick(value) for value in components.z],
+        mlp=[pick(value) for value in components.mlp],
+        residual=pick(components.residual),
+    )
+
+
+def conservation_check(value: float, context: Context) -> Check:
+    """The check that contributions and constants add up to the model's own logits."""
+    tolerance = tolerances.for_dtype("conservation", context.lens.placement.dtype)
+    return Check(
+        "conservation",
+        value,
+        tolerance,
+        value <= tolerance,
+        "largest |sum of contributions - logit| / max(1, sum |contributions|) over tokens",
+    )

@@ -1,0 +1,204 @@
+"""Direct logit attribution and the exact direct effect of every component.
+
+With ``u`` the direction read at a position (see ``readout``), ``r`` the input of the final
+norm, ``c`` what a component wrote into it, tildes for centring where the norm centres, and
+``scale`` the norm's denominator:
+
+    DLA(c)    = c~.u / scale(r)                                 scale frozen
+    DE(c)     = r~.u / scale(r) - (r - c)~.u / scale(r - c)      scale recomputed
+    repair(c) = DE - DLA = (r - c)~.u (1 / scale(r) - 1 / scale(r - c))
+
+1. ``c.u`` of a head is ``z . (W_O u)``: each distinct direction is projected once per layer,
+   and no head's output ``[batch pos d_model]`` is ever made, nor any vocabulary-sized tensor.
+2. ``scale(r - c)`` needs ``|r~ - c~|**2 = |r~|**2 - 2 r~.c~ + |c~|**2`` alone; for a head that
+   is ``|r~|**2 + z . (G z - 2 W_O r~)`` with the Gram matrix ``G = W_O~ W_O~'``. Components
+   that are vectors (embeddings, MLPs) are subtracted outright.
+3. Scales, DLA and repair are formed in float64 from those scalars. A constant scale gives
+   ``1/scale - 1/scale = 0``: DE equals DLA bit for bit.
+
+Gauge: the value bias stays in its head, the output bias of attention is a component.
+
+Source: NMAE of DLA, 2507.02559 (section on direct logit attribution); the difference as
+norm-mediated self-repair, 2402.15390 (section on LayerNorm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from normlens.capture.protocol import Components, ComponentWeights
+from normlens.kernels.readout import Readout, at_least_float32
+from normlens.norms.reference import centre, scale_from_mean_square
+
+EMBEDDINGS = ("embed", "pos_embed")
+
+
+@dataclass(frozen=True)
+class Component:
+    """One term of the final residual; ``type`` is head, mlp, attn_bias or embedding."""
+
+    name: str
+    type: str
+    layer: int | None = None
+    head: int | None = None
+
+
+@dataclass(frozen=True)
+class DirectEffects:
+    """What every component does to the reading of every position, in logits, float64.
+
+    Attributes:
+        components: which term each first index is.
+        dla: direct logit attribution.
+        repair: exact direct effect minus DLA.
+        scale: of the final norm on the intact residual, in residual units.
+        constants: ``norm_bias`` and ``unembed_bias``, where the model has them.
+    """
+
+    components: tuple[Component, ...]
+    dla: Float[Tensor, "component batch pos"]
+    repair: Float[Tensor, "component batch pos"]
+    scale: Float[Tensor, "batch pos"]
+    constants: Mapping[str, Float[Tensor, "batch pos"]]
+
+    @property
+    def effect(self) -> Float[Tensor, "component batch pos"]:
+        """The exact direct effect."""
+        return self.dla + self.repair
+
+    @property
+    def total(self) -> Float[Tensor, "batch pos"]:
+        """All contributions and constants added up: the logit read."""
+        return self.dla.sum(0) + sum(self.constants.values(), torch.zeros_like(self.scale))
+
+    def discrepancy(self, logit: Float[Tensor, "batch pos"]) -> Float[Tensor, "batch pos"]:
+        """``|total - logit| / max(1, sum |contributions|)``, dimensionless."""
+        constants = [value.abs() for value in self.constants.values()]
+        size = self.dla.abs().sum(0) + sum(constants, torch.zeros_like(self.scale))
+        return (self.total - logit).abs() / size.clamp_min(1.0)
+
+
+def component_list(
+    weights: ComponentWeights, embeddings: tuple[str, ...] = EMBEDDINGS
+) -> tuple[Component, ...]:
+    """All components of a model in the order of the residual stream."""
+    out = [Component(name, "embedding") for name in embeddings]
+    for layer, (w_o, b_o) in enumerate(zip(weights.w_o, weights.b_o, strict=True)):
+        out += [Component(f"L{layer}.H{h}", "head", layer, h) for h in range(len(w_o))]
+        if b_o is not None:
+            out.append(Component(f"L{layer}.attn_bias", "attn_bias", layer))
+        out.append(Component(f"L{layer}.mlp", "mlp", layer))
+    return tuple(out)
+
+
+def places(some: Sequence[Component], everything: Sequence[Component]) -> list[int]:
+    """Index in ``everything`` of each of ``some``."""
+    index = {component.name: position for position, component in enumerate(everything)}
+    return [index[component.name] for component in some]
+
+
+@torch.no_grad()
+def direct_effects(
+    components: Components, weights: ComponentWeights, readout: Readout
+) -> DirectEffects:
+    """DLA and exact direct effect of every component at every position.
+
+    Half precision is computed in float32, float32 and float64 in themselves.
+
+    Args:
+        components: of one forward pass.
+        weights: the linear maps behind them, nothing folded.
+        readout: what is read at each position.
+    """
+    spec = weights.final.spec
+    shape = components.residual.shape[:2]
+    width = components.residual.shape[2]
+    terms = _Terms(components.residual, weights, readout)
+    for embedding in components.embeddings.values():
+        terms.add_vector(embedding)
+    for w_o, b_o, z, mlp in zip(
+        weights.w_o, weights.b_o, components.z, components.mlp, strict=True
+    ):
+        terms.add_heads(z, w_o)
+        if b_o is not None:
+            terms.add_constant(b_o)
+        terms.add_vector(mlp)
+    along = torch.cat(terms.along)
+    before = scale_from_mean_square(spec, terms.square / width)
+    after = before
+    if spec.kind.has_live_scale:
+        after = scale_from_mean_square(spec, torch.cat(terms.remaining).clamp_min(0.0) / width)
+    repair = (terms.residual_along - along) * (1 / before - 1 / after)
+    return DirectEffects(
+        components=component_list(weights, tuple(components.embeddings)),
+        dla=(along / before).unflatten(1, shape),
+        repair=repair.unflatten(1, shape),
+        scale=before.unflatten(0, shape),
+        constants={name: rows[readout.row] for name, rows in readout.constants.items()},
+    )
+
+
+class _Terms:
+    """Collects ``c.u`` and, for a live scale, ``|r~ - c~|**2``: ``[component token]``, float64."""
+
+    def __init__(
+        self,
+        residual: Float[Tensor, "batch pos d_model"],
+        weights: ComponentWeights,
+        readout: Readout,
+    ) -> None:
+        self._spec = weights.final.spec
+        self._live = self._spec.kind.has_live_scale
+        self._dtype = at_least_float32(residual.dtype)
+        self._r = centre(self._spec, self._flat(residual))
+        self._row = readout.row.flatten()
+        self._vectors = readout.vectors.to(self._dtype)
+        self._u = self._vectors[self._row]
+        self.square = _dot(self._r, self._r)
+        self.residual_along = _dot(self._r, self._u)
+        self.along: list[Tensor] = []
+        self.remaining: list[Tensor] = []
+
+    def add_vector(self, c: Float[Tensor, "batch pos d_model"]) -> None:
+        c = self._flat(c)
+        self.along.append(_dot(c, self._u)[None])
+        if self._live:
+            rest = self._r - centre(self._spec, c)
+            self.remaining.append(_dot(rest, rest)[None])
+
+    def add_constant(self, c: Float[Tensor, " d_model"]) -> None:
+        c = c.to(self._dtype)
+        self.along.append((self._vectors @ c).double()[self._row][None])
+        if self._live:
+            c = centre(self._spec, c)
+            change = _dot(c, c) - 2 * (self._r @ c).double()
+            self.remaining.append((self.square + change)[None])
+
+    def add_heads(
+        self, z: Float[Tensor, "batch pos width"], w_o: Float[Tensor, "head d_head d_model"]
+    ) -> None:
+        z = self._flat(z)
+        w_o = w_o.to(self._dtype)
+        by_head = w_o.shape[:2]
+        outward = w_o.flatten(0, 1).T
+        along = (self._vectors @ outward)[self._row].mul_(z)
+        self.along.append(along.unflatten(1, by_head).sum(-1).double().T)
+        if self._live:
+            z = z.unflatten(1, by_head)
+            centred = centre(self._spec, w_o)
+            gram = centred @ centred.transpose(1, 2)
+            change = torch.einsum("thi,hij->thj", z, gram)
+            change = change.sub((self._r @ outward).unflatten(1, by_head), alpha=2).mul_(z)
+            self.remaining.append(self.square + change.sum(-1).double().T)
+
+    def _flat(self, x: Float[Tensor, "batch pos width"]) -> Float[Tensor, "token width"]:
+        return x.flatten(0, 1).to(self._dtype)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return torch.linalg.vecdot(a, b).double()

@@ -1,0 +1,80 @@
+"""Opening models, finding and verifying their norms; everything that knows architectures.
+
+Public names are loaded on first use: listing the models needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normlens.models.build import build_lens
+    from normlens.models.convert import convert_eps_encoded, encode_eps, has_eps_encoded
+    from normlens.models.copying import structural_copy
+    from normlens.models.families import Family, family_of
+    from normlens.models.inspect import site_table
+    from normlens.models.lens import (
+        Identity,
+        Lens,
+        Lineage,
+        NormSite,
+        Placement,
+        Role,
+        SiteCheck,
+    )
+    from normlens.models.lineage import related, weight_cosine
+    from normlens.models.listing import ModelEntry, list_models
+    from normlens.models.opening import open_model
+    from normlens.models.parameters import gain_and_bias
+    from normlens.models.tokenizers import tokenizer_of
+
+__all__ = [
+    "Family",
+    "Identity",
+    "Lens",
+    "Lineage",
+    "ModelEntry",
+    "NormSite",
+    "Placement",
+    "Role",
+    "SiteCheck",
+    "build_lens",
+    "convert_eps_encoded",
+    "encode_eps",
+    "family_of",
+    "gain_and_bias",
+    "has_eps_encoded",
+    "list_models",
+    "open_model",
+    "related",
+    "site_table",
+    "structural_copy",
+    "tokenizer_of",
+    "weight_cosine",
+]
+
+_HOME = {
+    "build": ("build_lens",),
+    "convert": ("convert_eps_encoded", "encode_eps", "has_eps_encoded"),
+    "copying": ("structural_copy",),
+    "families": ("Family", "family_of"),
+    "inspect": ("site_table",),
+    "lens": ("Identity", "Lens", "Lineage", "NormSite", "Placement", "Role", "SiteCheck"),
+    "lineage": ("related", "weight_cosine"),
+    "listing": ("ModelEntry", "list_models"),
+    "opening": ("open_model",),
+    "parameters": ("gain_and_bias",),
+    "tokenizers": ("tokenizer_of",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

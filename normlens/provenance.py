@@ -1,0 +1,118 @@
+"""Where a number comes from: the key that decides it, and the record that explains it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from normlens import __version__
+from normlens.catalog import Analysis
+from normlens.models.lens import Lens
+from normlens.norms.spec import NormKind
+from normlens.text.sequences import Sequences
+
+
+def computation_key(
+    analysis: Analysis,
+    lens: Lens,
+    sequences: Sequences,
+    parameters: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
+    """Everything that decides an analysis's numbers; its digest names shards and results."""
+    return {
+        "analysis": analysis.name,
+        "analysis_version": analysis.version,
+        "parameters": dict(parameters),
+        "weights": lens.identity.weights_sha256,
+        "config": lens.identity.config_sha256,
+        "norms": [[site.label, asdict(site.spec)] for site in lens.sites],
+        "edits": list(lens.edits),
+        "corpus": sequences.sha256,
+        "tokenizer": sequences.tokenizer_sha256,
+        "device": lens.placement.device,
+        "dtype": lens.placement.dtype,
+        "attention": lens.model.config._attn_implementation,
+        "seed": seed,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    names = ("torch", "transformers", "transformer-lens", "numpy")
+    return {"normlens": __version__, **{name: version(name) for name in names}}
+
+
+def provenance(
+    lens: Lens,
+    sequences: Sequences,
+    key: Mapping[str, Any],
+    batch_size: int,
+    command: str,
+) -> dict[str, Any]:
+    """The record shown with a result; JSON-serialisable."""
+    identity = lens.identity
+    return {
+        "name": identity.name,
+        "source": identity.source,
+        "revision": identity.revision,
+        "licence": identity.licence,
+        "quantised_from": identity.quantised_from,
+        "weights_sha256": identity.weights_sha256,
+        "config_sha256": identity.config_sha256,
+        "kind": scale_kind(lens),
+        "ancestor": lens.lineage.ancestor,
+        "ancestor_sha256": lens.lineage.ancestor_sha256,
+        "edits": list(lens.edits),
+        "sites": _sites(lens),
+        "tokenizer_sha256": sequences.tokenizer_sha256,
+        "corpus": sequences.name,
+        "corpus_sha256": sequences.sha256,
+        "bos": sequences.bos,
+        "sequences": len(sequences),
+        "tokens": sequences.tokens,
+        "documents": len(sequences.document_ids),
+        "context": int(sequences.ids.shape[1]),
+        "dtype": lens.placement.dtype,
+        "device": lens.placement.device,
+        "attention": key["attention"],
+        "parameters": dict(key["parameters"]),
+        "seed": key["seed"],
+        "batch_size": batch_size,
+        "versions": {**key["versions"], "python": platform.python_version()},
+        "command": command,
+    }
+
+
+def scale_kind(lens: Lens) -> str:
+    """``live``, ``scale_free`` or ``mixed``, over all sites; ``opaque`` if any is unknown."""
+    kinds = {site.spec.kind for site in lens.sites}
+    if NormKind.OPAQUE in kinds:
+        return "opaque"
+    if all(kind.linear for kind in kinds):
+        return "scale_free"
+    return "mixed" if any(kind.linear for kind in kinds) else "live"
+
+
+def _sites(lens: Lens) -> list[dict[str, Any]]:
+    checks = {check.label: check for check in lens.verification}
+    rows = []
+    for site in lens.sites:
+        check = checks.get(site.label)
+        rows.append(
+            {
+                "label": site.label,
+                "kind": site.spec.kind.value,
+                "eps": site.spec.eps,
+                "fixed_scale": site.spec.fixed_scale,
+                "eps_encoded": site.spec.eps_encoded,
+                "residual": check.residual if check else None,
+                "tolerance": check.tolerance if check else None,
+                "verified": bool(check and check.passed),
+            }
+        )
+    return rows

@@ -1,0 +1,28 @@
+(() => {
+  "use strict";
+  const templates = JSON.parse(document.getElementById("templates").textContent);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const touch = matchMedia("(pointer: coarse)").matches;
+  const figures = [...document.querySelectorAll("script[data-figure]")].map((script) => ({
+    div: document.getElementById(script.dataset.figure),
+    spec: JSON.parse(script.textContent),
+  }));
+  const config = (div) => ({
+    responsive: true,
+    displaylogo: false,
+    scrollZoom: false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    toImageButtonOptions: { format: "svg", filename: div.dataset.name },
+  });
+  // A drag on a touch screen has to scroll the page.
+  const layout = (spec, look) => ({
+    ...spec.layout, template: templates[look], autosize: true, ...(touch && { dragmode: false }),
+  });
+  const draw = (look) => figures.map(({ div, spec }) =>
+    Plotly.react(div, spec.data, layout(spec, look), config(div)));
+  const current = () => (dark.matches ? "dark" : "light");
+  draw(current());
+  dark.addEventListener("change", () => draw(current()));
+  addEventListener("beforeprint", () => draw("light"));
+  addEventListener("afterprint", () => draw(current()));
+})();

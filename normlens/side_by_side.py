@@ -1,0 +1,88 @@
+"""Running every analysis on several models and putting them side by side.
+
+The first model is the reference. Models are opened one after another; only the reference
+stays open, for the weight cosine that tells a lineage from a coincidence of names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from normlens.capture.shards import Report
+from normlens.errors import UsageError
+from normlens.models.lens import Lens
+from normlens.models.lineage import weight_cosine
+from normlens.results import Result, concat
+from normlens.runner import context_length, run
+from normlens.text import DEFAULT_CONTEXT, BosPolicy, Documents, encode
+
+
+def compare(
+    openers: Mapping[str, Callable[[], Lens]],
+    documents: Documents,
+    names: Sequence[str],
+    *,
+    sequences: int | None = None,
+    context: int | None = None,
+    bos: BosPolicy = "prepend",
+    parameters: Mapping[str, Any] | None = None,
+    batch_size: int = 16,
+    store: Path | None = None,
+    seed: int = 0,
+    force: bool = False,
+    command: str = "",
+    progress: Callable[[str], Report] | None = None,
+) -> list[Result]:
+    """Run analyses on several models; one Result per analysis, models side by side.
+
+    Args:
+        openers: model name -> function that opens it; the first is the reference.
+        documents: the corpus as text, tokenised for each model.
+        names: analyses, in the order of the report.
+        sequences: number of sequences, spread evenly; None takes all.
+        context: tokens per sequence; None takes the smaller of 512 and the model's own.
+        bos: BOS policy.
+        parameters: by analysis name.
+        batch_size, store, seed, force, command: see :func:`normlens.runner.run`.
+        progress: from a model's name, what is called after every shard.
+
+    Raises:
+        UsageError: no model.
+        LoadError: a model cannot be opened.
+    """
+    if not openers:
+        raise UsageError("no model to compare; name at least one")
+    per_model: list[list[Result]] = []
+    reference: Lens | None = None
+    for name, opener in openers.items():
+        lens = opener()
+        longest = context_length(lens)
+        width = min(context or DEFAULT_CONTEXT, longest)
+        corpus = encode(documents, lens.tokenizer, context=width, bos=bos)
+        if sequences is not None:
+            corpus = corpus.spread(sequences)
+        results = run(
+            names,
+            lens,
+            corpus,
+            parameters=parameters,
+            batch_size=batch_size,
+            store=store,
+            seed=seed,
+            force=force,
+            command=command,
+            progress=progress(name) if progress else None,
+        )
+        cosine = 1.0 if reference is None else weight_cosine(reference, lens)
+        per_model.append([_with_relation(result, cosine) for result in results])
+        reference = reference or lens
+    return [concat([results[i] for results in per_model]) for i in range(len(names))]
+
+
+def _with_relation(result: Result, cosine: float) -> Result:
+    (model,) = result.models
+    origin = {**result.provenance[model], "weight_cosine_to_reference": cosine}
+    return dataclasses.replace(result, provenance={model: origin})

@@ -1,0 +1,1 @@
+"""Training small decoders and removing the scales of their norms, by recipes that are data."""

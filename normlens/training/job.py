@@ -1,0 +1,113 @@
+"""A training run with everything it needs in memory: model, batches, evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
+
+from normlens.errors import UsageError
+from normlens.text import Documents, encode, read_documents
+from normlens.training.recipe import Recipe
+from normlens.training.removal import removable_layers
+from normlens.training.schedule import check_schedule
+from normlens.training.start import start_of
+from normlens.training.stream import TokenStream
+from normlens.training.text import TrainingText
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, ready to train.
+
+    Attributes:
+        recipe: what to do.
+        model: float32, on the device to train on.
+        tokenizer: of the model.
+        stream: training batches by step.
+        held_out: sequences of the running evaluation, on the CPU.
+        identity: what a checkpoint must agree on to be resumed.
+        option: how the command line names the training text.
+    """
+
+    recipe: Recipe
+    model: GPT2LMHeadModel
+    tokenizer: PreTrainedTokenizerBase
+    stream: TokenStream
+    held_out: Int[Tensor, "sequence context"]
+    identity: dict[str, str]
+    option: str
+
+    @property
+    def context(self) -> int:
+        """Tokens per sequence, BOS included."""
+        return int(self.held_out.shape[1])
+
+    @property
+    def layers(self) -> int:
+        """Number of blocks."""
+        return len(self.model.transformer.h)
+
+
+def prepare(
+    recipe: Recipe,
+    text: TrainingText,
+    *,
+    held_out: Documents | None = None,
+    device: str = "cpu",
+) -> Job:
+    """Open the model, tokenise the text, and check that the recipe can be carried out.
+
+    Args:
+        recipe: what to do.
+        text: what to train on.
+        held_out: what to evaluate on; by default the bundled held-out excerpts.
+        device: where to train.
+
+    Raises:
+        UsageError: the recipe does not fit the model, the text or this machine.
+        NotApplicable: the recipe asks for a removal that this model does not allow.
+        LoadError: the ancestor or a text cannot be read.
+    """
+    target = usable_device(device)
+    start = start_of(recipe)
+    if recipe.removal is not None:
+        check_schedule(recipe.removal, removable_layers(start.model), recipe.steps)
+    context = recipe.context or start.model.config.n_positions
+    stream = TokenStream(
+        text.documents(),
+        start.tokenizer,
+        context=context,
+        batch_size=recipe.batch_size,
+        data_seed=recipe.data_seed,
+    )
+    documents = held_out or read_documents("books")
+    windows = encode(documents, start.tokenizer, context=context, tails=False).ids
+    count = min(recipe.evaluation_sequences, len(windows))
+    rows = np.linspace(0, len(windows) - 1, count).round().astype(int)
+    identity = {
+        "recipe": recipe.digest(),
+        "corpus": text.sha256,
+        "ancestor": start.ancestor_sha256,
+    }
+    start.model.to(target)
+    return Job(recipe, start.model, start.tokenizer, stream, windows[rows], identity, text.option)
+
+
+def usable_device(name: str) -> torch.device:
+    """The torch device of that name.
+
+    Raises:
+        UsageError: there is none on this machine.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device {name!r} cannot be used here: {reason}") from error
+    return device

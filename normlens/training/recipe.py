@@ -1,0 +1,178 @@
+"""Recipes are data: one TOML file says everything that decides the weights.
+
+A recipe, the corpus and the library versions determine a training run to the byte, on one
+kind of processor with one number of threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from normlens.errors import UnknownName, UsageError
+from normlens.resources import data_path
+
+Positive = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Architecture(_Frozen):
+    """A GPT-2-type decoder: pre-norm, learned positions, tied embeddings."""
+
+    layers: Positive
+    width: Positive
+    heads: Positive
+    context: Annotated[int, Field(ge=2)]
+    vocabulary: Positive
+    activation: str = "gelu_pytorch_tanh"
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+
+
+class Optimizer(_Frozen):
+    """AdamW with linear warm-up and a cosine to ``final_lr_fraction`` of ``lr``."""
+
+    lr: Annotated[float, Field(gt=0)]
+    final_lr_fraction: Fraction
+    warmup_steps: int = Field(ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+
+class AuxiliaryScaleLoss(_Frozen):
+    """``weight * mean_pos (scale_pos - target)**2`` at the final norm's input.
+
+    ``target`` is the mean scale over positions other than the first, without gradient.
+    Source: 2507.02559, the auxiliary loss that keeps removal stable.
+    """
+
+    weight: Annotated[float, Field(gt=0)]
+
+
+class Phase(_Frozen):
+    """Freeze one layer after another: layer ``l`` at step ``start + l * gap``."""
+
+    start: int = Field(ge=1)
+    gap: int = Field(ge=0)
+
+    def step(self, layer: int) -> int:
+        """The step from which layer ``layer`` is frozen."""
+        return self.start + layer * self.gap
+
+
+class Removal(_Frozen):
+    """When each norm's scale is frozen, and how the frozen value is estimated.
+
+    The value is an exponential moving average of the mean scale of all tokens of a step.
+    Source: 2507.02559, the schedule of MLP norms, then q/k, then v, then the final norm.
+    """
+
+    mlp: Phase
+    qk: Phase
+    v: Phase
+    final_step: int = Field(ge=1)
+    ema: Fraction = 0.9
+
+
+class Recipe(_Frozen):
+    """One training run.
+
+    ``ancestor`` is the model the run starts from (a bundled id, a directory or a hub id);
+    without it ``architecture`` says what to initialise. ``data_seed`` fixes the order of
+    the sequences, so runs with equal ``data_seed`` and ``batch_size`` see equal batches at
+    equal steps. ``context`` shortens the training sequences of an ancestor.
+    """
+
+    name: str
+    purpose: str
+    ancestor: str | None = None
+    architecture: Architecture | None = None
+    optimizer: Optimizer
+    auxiliary: AuxiliaryScaleLoss | None = None
+    removal: Removal | None = None
+    steps: Positive
+    batch_size: Positive
+    seed: int
+    data_seed: Annotated[int, Field(ge=0)]
+    checkpoint_every: Positive = 50
+    evaluate_every: Positive = 100
+    evaluation_sequences: Positive = 96
+    divergence_margin: float = 2.0
+    context: Annotated[int, Field(ge=2)] | None = None
+
+    def digest(self) -> str:
+        """SHA-256 of the recipe's canonical JSON; a default spelt out changes nothing."""
+        canonical = self.model_dump_json(exclude_defaults=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def changed(self, **fields: Any) -> Recipe:
+        """A validated copy with other ``fields``; its digest differs.
+
+        Raises:
+            UsageError: a field does not fit.
+        """
+        return parse_recipe({**self.model_dump(), **fields}, where=f"recipe {self.name}")
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """Read a recipe by bundled name (``books-ln``) or by path (``my.toml``).
+
+    Raises:
+        UnknownName: no bundled recipe and no file of that name.
+        UsageError: the file is not valid TOML or not a valid recipe.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = data_path("recipes", f"{name_or_path}.toml")
+    if not path.is_file():
+        known = ", ".join(recipe_names())
+        raise UnknownName(
+            f"no recipe {name_or_path!r}; bundled recipes: {known}; or give a .toml file"
+        )
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"recipe {path} is not valid TOML: {error}") from error
+    return parse_recipe(fields, where=f"recipe {path}")
+
+
+def parse_recipe(fields: dict[str, Any], *, where: str) -> Recipe:
+    """A recipe from its fields.
+
+    Args:
+        fields: as in the TOML file.
+        where: names the source in errors.
+
+    Raises:
+        UsageError: unknown, missing or out-of-range field, or not exactly one of ancestor
+            and architecture; names the field.
+    """
+    try:
+        recipe = Recipe.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{where}: {field}: {first['msg']}; fix the field") from error
+    if (recipe.ancestor is None) == (recipe.architecture is None):
+        raise UsageError(f"{where}: give exactly one of ancestor and [architecture]")
+    shape = recipe.architecture
+    if shape is not None and shape.width % shape.heads:
+        raise UsageError(
+            f"{where}: architecture.width {shape.width} is not a multiple of heads {shape.heads}"
+        )
+    if shape is not None and recipe.context is not None:
+        raise UsageError(f"{where}: context is for ancestors; set architecture.context instead")
+    return recipe
+
+
+def recipe_names() -> list[str]:
+    """Names of the bundled recipes, sorted."""
+    return sorted(path.stem for path in data_path("recipes").glob("*.toml"))

