@@ -22,7 +22,7 @@ help:
 	@echo "make bench   every benchmark"
 	@echo "make faults  plant known bugs; each must turn a test red"
 	@echo "make fuzz    property tests with 10,000 examples each"
-	@echo "make data    train the bundled models again: make data BOOKS=directory"
+	@echo "make data    make data/ again, training included: make data BOOKS=directory"
 
 install: $(READY)
 
@@ -36,7 +36,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/normlens compare $(MODELS) --out $(OUT)
+	$(BIN)/normlens compare $(MODELS) --out $(OUT) --force
 	@echo "report: $(abspath $(OUT))/report.html"
 
 test: $(READY)
@@ -62,13 +62,18 @@ fuzz: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+# The fine-tunes start from data/models/books-ln, so every model is put in place at once.
 data: $(READY)
-	@test -d "$(BOOKS)" || { echo "give the directory of <gutenberg id>.txt files: make data BOOKS=directory" >&2; exit 2; }
+	@test -d "$(BOOKS)" || { echo "give the directory of <Gutenberg id>.txt files: make data BOOKS=directory" >&2; exit 2; }
+	$(BIN)/normlens prepare-corpus "$(BOOKS)" --out data
 	set -e; for model in $(MODELS); do \
 	  $(BIN)/normlens train $$model --books "$(BOOKS)" --out $(RUNS)/$$model; \
 	  rm -rf data/models/$$model; \
+	  mkdir -p data/models; \
 	  cp -R $(RUNS)/$$model/model data/models/$$model; \
 	done
+	$(BIN)/python -m normlens.training.prompts data/prompts
+	$(BIN)/python -m normlens.training.manifest --books "$(BOOKS)"
 
 clean:
 	rm -rf build dist site out

@@ -19,6 +19,7 @@ from mkdocs.structure.pages import Page
 from pydantic import TypeAdapter
 
 from normlens.catalog import ALL, Analysis, Citation
+from normlens.cli.app import app
 from normlens.norms import NormKind
 from normlens.results import TableSchema
 
@@ -96,8 +97,6 @@ def analysis_page(analysis: Analysis) -> str:
 
 def command_line() -> str:
     """The help of every command."""
-    from normlens.cli import app
-
     return app.generate_docs(output_format="markdown", recursive=True)
 
 

@@ -22,6 +22,7 @@ app = App(
         "Start with `normlens models`, then `normlens compare books-ln books-lnfree --out out/first`."
     ),
     help_format="markdown",
+    result_action="return_value",
 )
 inspect.register(app)
 run.register(app)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
+import pandas as pd
 from cyclopts import App, Parameter
 
 from normlens.cli.options import ModelOptions
@@ -26,13 +28,16 @@ def models(*, as_json: Json = False) -> int:
     as_json
         Print JSON on stdout instead.
     """
-    from normlens.models.bundled import available_models
+    from normlens.models import list_models
 
-    frame = available_models()
+    frame = pd.DataFrame([asdict(entry) for entry in list_models()])
     if as_json:
         print(frame.to_json(orient="records"))
-    else:
-        print_frame(frame)
+        return 0
+    frame["size"] = frame.pop("size_bytes").map(lambda size: f"{size / 1e6:.1f} MB")
+    frame["parameters"] = frame["parameters"].map(lambda count: f"{count / 1e6:.1f} M")
+    frame["available"] = frame["available"].map({True: "yes", False: "no"})
+    print_frame(frame.fillna(""))
     return 0
 
 
@@ -68,5 +73,5 @@ def inspect(model: str, *, options: ModelOptions | None = None, as_json: Json = 
         out.print(f"fine-tuned from {lens.lineage.ancestor} (declared)")
     if identity.quantised_from:
         out.print(f"dequantised from {identity.quantised_from}")
-    print_frame(frame)
+    print_frame(frame.drop(columns=["width", "tolerance", "path"]))
     return 0 if all(check.passed for check in lens.verification) else 1

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from platformdirs import user_cache_path
+
+from normlens.models.cache import cache_directory
 
 
 @Parameter(name="*")
@@ -58,7 +59,7 @@ class StoreOptions:
 
     def root(self) -> Path:
         """The store's directory."""
-        return self.store or user_cache_path("normlens") / "store"
+        return self.store or cache_directory("store")
 
 
 def as_config(*options: Any) -> dict[str, Any]:

@@ -74,5 +74,5 @@ def _cell(value: object) -> str:
     if value is None or value is pd.NA:
         return ""
     if isinstance(value, float):
-        return number(value)
+        return "" if math.isnan(value) else number(value)
     return escape(str(value))

@@ -24,7 +24,7 @@ class TrainingOptions:
     """What is trained on, where, and whether it is only estimated."""
 
     books: Path | None = None
-    """Directory of <gutenberg id>.txt; the held-out books in it are left out."""
+    """Directory of books named by Gutenberg id (16.txt); the held-out ones are left out."""
     text: Files = ()
     """Instead of books: .txt files (one document each), .jsonl files or directories."""
     held_out: Path | None = None
@@ -78,7 +78,7 @@ def train(
     if steps is not None:
         chosen = chosen.changed(steps=steps)
     trial = "" if steps is None else f" --steps {steps}"
-    return _carry_out(chosen, out, options, f"normlens train {recipe}{trial}")
+    return _carry_out(chosen, out, options, f"normlens train {Path(recipe).name}{trial}")
 
 
 def remove_norm(
@@ -140,7 +140,7 @@ def prepare_corpus(books: Path, *, out: Path) -> int:
     Parameters
     ----------
     books
-        Directory of <gutenberg id>.txt.
+        Directory of books named by Gutenberg id (16.txt).
     out
         Gets text/books-held-out.jsonl and tokenizer/; existing ones are replaced.
     """

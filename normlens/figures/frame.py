@@ -13,7 +13,11 @@ from normlens.results import Result
 
 # What fits in a figure 390 px wide, at 15 px for the title and 12 px for the rest.
 TITLE_WIDTH, NOTE_WIDTH = 44, 60
-TITLE_LINE, NOTE_LINE = 20, 15
+# Plotly sets the lines of one text 1.3 times its base size apart, whatever their own size.
+HEADER_SIZE = 13
+LINE = 1.3 * HEADER_SIZE
+_HEADING = '<span style="font-size:15px;font-weight:600">{}</span>'
+_NOTE = '<span style="font-size:12px;opacity:0.78">{}</span>'
 
 
 def rows(result: Result, table: str, model: str) -> pd.DataFrame:
@@ -85,13 +89,14 @@ def finish(
     lines = [note for note in (*notes, *missing_notes(result, table)) if note]
     heading = wrap(title, TITLE_WIDTH)
     small = [part for line in lines for part in wrap(line, NOTE_WIDTH)]
-    top = 18 + TITLE_LINE * len(heading) + NOTE_LINE * len(small) + 14
+    header = [*map(_HEADING.format, heading), *map(_NOTE.format, small)]
+    top = round(30 + LINE * len(header))
     if not models_with_data(result, table):
         _say_there_is_nothing(figure)
         height = 120
     figure.update_layout(
         template=template(),
-        title={"text": "<br>".join(heading), "subtitle": {"text": "<br>".join(small)}},
+        title={"text": "<br>".join(header), "font": {"size": HEADER_SIZE}},
         margin={"t": top},
         height=height + top,
     )

@@ -165,7 +165,7 @@ def groups(result: Result) -> go.Figure:
         )
     figure.update_xaxes(
         tickmode="array", tickvals=list(range(len(types))),
-        ticktext=[escape(t.replace("_", " ")) for t in types],
+        ticktext=[escape(t.replace("_", " ")) for t in types], zeroline=False,
     )
     figure.update_yaxes(tickformat=".0%", rangemode="tozero", title_text="mean NMAE")
     figure.update_layout(barmode="group", bargap=0.3, showlegend=True)

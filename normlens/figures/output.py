@@ -132,6 +132,7 @@ def quantiles(result: Result) -> go.Figure:
         tickvals=list(range(len(levels))),
         ticktext=[f"{100 * level:.6g} %" for level in levels],
         title_text="share of tokens below",
+        zeroline=False,
     )
     figure.update_yaxes(type="log", title_text="cross-entropy (nats)", dtick=1)
     return finish(

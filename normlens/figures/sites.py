@@ -34,7 +34,11 @@ class SiteAxis:
         step = max(1, math.ceil(len(self.positions) / MOST_TICKS))
         labelled = [(label, x) for label, x in self.positions.items() if x % step == 0]
         ticks = Ticks([x for _, x in labelled], [escape(label) for label, _ in labelled])
-        return ticks.axis() | {"range": [-0.7, len(self.positions) - 0.3], "tickangle": -60}
+        return ticks.axis() | {
+            "range": [-0.7, len(self.positions) - 0.3],
+            "tickangle": -60,
+            "zeroline": False,
+        }
 
 
 def site_axis(frames: Sequence[pd.DataFrame]) -> SiteAxis:

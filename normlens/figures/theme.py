@@ -121,8 +121,7 @@ def template(*, dark: bool = False) -> go.layout.Template:
                 "yref": "container",
                 "yanchor": "top",
                 "pad": {"l": 4, "t": 8},
-                "font": {"size": 15, "color": ink, "weight": 600},
-                "subtitle": {"font": {"size": 12, "color": quiet}},
+                "font": {"color": ink},
             },
             "legend": {
                 "orientation": "h",
@@ -135,6 +134,7 @@ def template(*, dark: bool = False) -> go.layout.Template:
                 "font": {"size": 12, "color": ink},
                 "bgcolor": "rgba(0,0,0,0)",
             },
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": line, "activecolor": quiet},
             "hoverlabel": {"font": {"family": FONT, "size": 12, "color": ink}, "align": "left"}
             | hover,
             "xaxis": axis,

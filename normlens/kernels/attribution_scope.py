@@ -49,7 +49,7 @@ def components_in_scope(
     unknown = sorted(set(observed.components.embeddings) - set(EMBEDDINGS))
     if unknown:
         raise ComponentMismatch(
-            f"embedding {unknown[0]} is none of {', '.join(EMBEDDINGS)}; it has no place in the tables"
+            f"embedding {unknown[0]} is none of {', '.join(EMBEDDINGS)}; no table has a row for it"
         )
     return observed.components, observed.logits
 
@@ -71,8 +71,15 @@ def select_positions(
 
 
 def conservation_check(value: float, context: Context) -> Check:
-    """The check that contributions and constants add up to the model's own logits."""
-    tolerance = tolerances.for_dtype("conservation", context.lens.placement.dtype)
+    """The check that contributions and constants add up to the model's own logits.
+
+    The tolerance is that of the coarser of the model's dtype and the one its final norm
+    computes in: Llama's RMSNorm, say, rounds to float32 in a float64 model.
+    """
+    dtypes = {context.lens.placement.dtype}
+    if context.weights is not None:
+        dtypes.add(context.weights.final.spec.compute_dtype)
+    tolerance = max(tolerances.for_dtype("conservation", d) for d in dtypes - {"input"})
     return Check(
         "conservation",
         value,

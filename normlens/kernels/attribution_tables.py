@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 

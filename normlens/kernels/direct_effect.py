@@ -189,12 +189,12 @@ class _Terms:
         along = (self._vectors @ outward)[self._row].mul_(z)
         self.along.append(along.unflatten(1, by_head).sum(-1).double().T)
         if self._live:
-            z = z.unflatten(1, by_head)
             centred = centre(self._spec, w_o)
             gram = centred @ centred.transpose(1, 2)
-            change = torch.einsum("thi,hij->thj", z, gram)
-            change = change.sub((self._r @ outward).unflatten(1, by_head), alpha=2).mul_(z)
-            self.remaining.append(self.square + change.sum(-1).double().T)
+            z_by_head = z.unflatten(1, by_head).transpose(0, 1)
+            residual = (self._r @ outward).unflatten(1, by_head).transpose(0, 1)
+            change = torch.baddbmm(residual, z_by_head, gram, beta=-2).mul_(z_by_head)
+            self.remaining.append(self.square + change.sum(-1).double())
 
     def _flat(self, x: Float[Tensor, "batch pos width"]) -> Float[Tensor, "token width"]:
         return x.flatten(0, 1).to(self._dtype)

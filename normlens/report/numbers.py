@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -30,17 +31,27 @@ def number(value: float) -> str:
     return text.replace("-", "−")
 
 
-def signed(value: float) -> str:
-    """:func:`number` with an explicit plus."""
-    return f"+{number(value)}" if value is not None and value > 0 else number(value)
+def fixed(value: float, places: int, *, sign: bool = False) -> str:
+    """``places`` decimals, so that a row lines up; :func:`number` where they would show 0."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    text = f"{value:{'+' if sign else ''}.{places}f}"
+    if float(text) == 0:
+        text = f"{0:.{places}f}" if value == 0 else f"{value:{'+' if sign else ''}.1e}"
+    return text.replace("-", "−")
 
 
-def interval(low: float, high: float, *, sign: bool = False) -> str:
+def places(values: Iterable[float]) -> int:
+    """Decimals that give the largest of ``values`` four significant digits."""
+    sizes = [abs(value) for value in values if math.isfinite(value) and value != 0]
+    return min(8, max(0, 3 - math.floor(math.log10(max(sizes))))) if sizes else 3
+
+
+def interval(low: float, high: float, places: int, *, sign: bool = False) -> str:
     """``[low, high]``; empty when there is none."""
     if pd.isna(low) or pd.isna(high):
         return ""
-    shown = signed if sign else number
-    return f"[{shown(low)}, {shown(high)}]"
+    return f"[{fixed(low, places, sign=sign)}, {fixed(high, places, sign=sign)}]"
 
 
 def unit(text: str) -> str:

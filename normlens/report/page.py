@@ -38,7 +38,7 @@ def render(page: Page, js: Javascript) -> str:
     )
     environment.filters.update(
         number=numbers.number,
-        signed=numbers.signed,
+        fixed=numbers.fixed,
         unit=numbers.unit,
         prose=numbers.prose,
         citation_url=numbers.citation_url,

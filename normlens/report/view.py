@@ -12,7 +12,7 @@ from normlens import catalog
 from normlens.catalog import Citation
 from normlens.comparison import Caveat, HeadlineRow, Relation, headline_rows
 from normlens.figures import theme
-from normlens.report.numbers import cell, number, unit
+from normlens.report.numbers import cell, number, places, unit
 from normlens.results import Check, Result
 
 MOST_ROWS = 120
@@ -84,12 +84,20 @@ class ModelView:
 
 
 @dataclass(frozen=True)
+class HeadlineView:
+    """One headline number and the decimals that suit all its models."""
+
+    row: HeadlineRow
+    places: int
+
+
+@dataclass(frozen=True)
 class HeadlineGroup:
     """The headline numbers of one analysis."""
 
     title: str
     anchor: str
-    rows: tuple[HeadlineRow, ...]
+    rows: tuple[HeadlineView, ...]
 
 
 @dataclass(frozen=True)
@@ -150,9 +158,10 @@ def section(result: Result, figures: Sequence[FigureView]) -> Section:
 
 def headline_groups(results: Sequence[Result]) -> tuple[HeadlineGroup, ...]:
     """Headline numbers by analysis, in display order."""
-    groups: dict[str, list[HeadlineRow]] = {}
+    groups: dict[str, list[HeadlineView]] = {}
     for row in headline_rows(results):
-        groups.setdefault(row.analysis, []).append(row)
+        decimals = places(number.value for number in row.values.values() if number)
+        groups.setdefault(row.analysis, []).append(HeadlineView(row, decimals))
     return tuple(
         HeadlineGroup(catalog.get(name).title, name, tuple(rows)) for name, rows in groups.items()
     )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from normlens.training.job import Job
-from normlens.training.loop import Trainer
 from normlens.training.schedule import Freeze, freezes
+from normlens.training.trainer import Trainer
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class TrainingLog:
         """Values of a column in the rows that were kept when opening."""
         return [float(row[column]) for row in self._kept]
 
-    def write(self, **row: float) -> None:
+    def write(self, **row: int | float) -> None:
         """Append one row."""
         self._writer.writerow(row)
         self._file.flush()

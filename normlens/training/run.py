@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -14,7 +15,8 @@ from normlens.errors import OutputError
 from normlens.models.export import write_model
 from normlens.text import Documents
 from normlens.training.job import Job, prepare
-from normlens.training.loop import Progress, evaluate, train
+from normlens.training.loop import Progress, train
+from normlens.training.objective import evaluate
 from normlens.training.recipe import Recipe
 from normlens.training.text import TrainingText
 
@@ -79,9 +81,19 @@ def _claimed(run: Path) -> Iterator[None]:
             f"cannot write to {run}: {error.strerror}; choose another --out"
         ) from error
     try:
+        _remove_temporaries(run)
         yield
     finally:
         lock.release()
+
+
+def _remove_temporaries(run: Path) -> None:
+    """Remove what a killed run was writing; the lock says that nobody writes it now."""
+    for path in run.glob(".*.tmp"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _card(job: Job, command: str) -> dict[str, object]:

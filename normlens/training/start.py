@@ -20,8 +20,8 @@ from normlens.models.lens import Lens
 from normlens.models.listing import bundled_directories
 from normlens.models.opening import open_model
 from normlens.resources import data_path
-from normlens.training.corpus import corpus_hash
 from normlens.training.recipe import Architecture, Recipe
+from normlens.training.split import corpus_hash
 
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from normlens.errors import BadText
 from normlens.text.documents import read_documents
-from normlens.training.corpus import corpus_hash, load_split
+from normlens.training.split import corpus_hash, load_split
 
 SUFFIXES = (".txt", ".jsonl")
 
@@ -19,7 +19,7 @@ class TrainingText:
 
     Attributes:
         paths: in the order they are read.
-        sha256: :func:`~normlens.training.corpus.corpus_hash` of the files.
+        sha256: :func:`~normlens.training.split.corpus_hash` of the files.
         option: how the command line names them, for the command on a model's card.
     """
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GPT2LMHeadModel, PreTrainedModel
+from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from normlens.capture.batches import batches
 from normlens.capture.protocol import Components, ComponentWeights, Context, Observed
@@ -22,7 +23,8 @@ from normlens.models.build import build_lens
 from normlens.models.lens import Identity, Lens, Lineage, Role
 from normlens.models.parameters import gain_and_bias
 from normlens.text.sequences import Batch, Sequences
-from tests.tiny import VOCABULARY, tiny_fixed_scale, tiny_gpt2, tiny_llama, tokenizer
+from tests import tiny
+from tests.tiny import VOCABULARY, tiny_fixed_scale, tiny_gpt2, tiny_llama
 
 REPLICATES = 40
 
@@ -54,6 +56,12 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
 SCALE_FREE = ("fixed_scale", "eps_encoded", "identity")
 
 
+@cache
+def tokenizer() -> PreTrainedTokenizerBase:
+    """The bundled tokenizer, read once."""
+    return tiny.tokenizer()
+
+
 @dataclass(frozen=True)
 class Parts:
     embeddings: dict[str, nn.Module]
@@ -67,7 +75,7 @@ def lens_of(model: PreTrainedModel) -> Lens:
 
 
 def parts(model: Any) -> Parts:
-    if isinstance(model, GPT2LMHeadModel):
+    if model.config.model_type == "gpt2":
         blocks = list(model.transformer.h)
         return Parts(
             {"embed": model.transformer.wte, "pos_embed": model.transformer.wpe},

@@ -27,7 +27,9 @@ from tests.oracles import direct_effect as oracle
 BATCH, POSITIONS, HEADS, D_HEAD, WIDTH, VOCAB, LAYERS = 2, 5, 3, 4, 12, 29, 2
 
 SPECS = {
-    "layer_norm": NormSpec(NormKind.LAYER_NORM, WIDTH, eps=3e-4, centred=True, gain=True, bias=True),
+    "layer_norm": NormSpec(
+        NormKind.LAYER_NORM, WIDTH, eps=3e-4, centred=True, gain=True, bias=True
+    ),
     "layer_norm_large_eps": NormSpec(
         NormKind.LAYER_NORM, WIDTH, eps=0.7, centred=True, gain=True, bias=True
     ),
@@ -206,9 +208,10 @@ def test_gradients_conserve_with_the_scale_detached_alone(name: str) -> None:
     eps = SPECS[name].eps or 0.0
     live = (residual.grad * components.residual).sum(-1)
     torch.testing.assert_close(live, read * eps / effects.scale.square())
-    residual.grad = None
+    residual = components.residual.clone().requires_grad_()
     scale = norm.scale(residual).detach()
     oracle.centred_logit(norm.frozen(residual, scale), weights.w_u, None, targets).sum().backward()
+    assert residual.grad is not None
     for i, c in enumerate(vectors(components, weights).values()):
         torch.testing.assert_close((residual.grad * c).sum(-1), effects.dla[i])
 
@@ -217,7 +220,7 @@ def test_a_component_that_is_the_whole_residual_leaves_no_negative_variance() ->
     components, weights, targets = random_case(SPECS["layer_norm"], torch.float32)
     whole = replace(components, embeddings={"embed": components.residual})
     effects = kernel(whole, weights, targets)
-    torch.testing.assert_close(effects.effect[0], effects.dla[0])
+    torch.testing.assert_close(effects.effect[0], effects.dla[0], rtol=1e-3, atol=1e-3)
     assert effects.effect.isfinite().all()
 
 
@@ -227,13 +230,16 @@ IDS = torch.randint(1, 4096, (2, 12), generator=torch.Generator().manual_seed(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", MODELS)
 def test_contributions_add_up_to_the_logits_of_a_model(name: str, dtype: torch.dtype) -> None:
-    lens = lens_of(MODELS[name]().to(dtype))
+    model = MODELS[name]()
+    lens = lens_of(model.double() if dtype == torch.float64 else model)
     weights, observed = weights_of(lens), observe(lens, IDS)
     assert observed.components is not None and observed.logits is not None
     targets = IDS.roll(-1, 1)
     effects = kernel(observed.components, weights, targets)
     logit = read_from_logits(observed.logits, targets)
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-10
+    # Llama's norm computes in float32 whatever the model's dtype.
+    exact = dtype == torch.float64 and weights.final.spec.compute_dtype == "input"
+    tolerance = 1e-10 if exact else 1e-5
     assert effects.discrepancy(logit).max() <= tolerance
     assert weights.final.spec.kind.has_live_scale == (name not in SCALE_FREE)
 
@@ -292,5 +298,5 @@ def test_makes_no_tensor_over_heads_and_d_model_or_over_the_vocabulary() -> None
     assert tokens * width <= largest.numel < 2 * tokens * width
     with Largest() as largest:
         vectors(observed.components, weights)
-        observed.components.residual @ weights.w_u
+        _logits = observed.components.residual @ weights.w_u
     assert largest.numel == tokens * weights.w_u.shape[1]

@@ -18,11 +18,11 @@ from tests.kernels.attribution_models import (
     context_of,
     lens_of,
     observe,
+    tokenizer,
     vectors,
     weights_of,
 )
 from tests.oracles import direct_effect as oracle
-from tests.tiny import tokenizer
 
 PROMPT = "Alice took the key and opened the door, and then she"
 
@@ -54,7 +54,9 @@ def test_waterfall_equals_the_oracle_and_adds_up(name: str) -> None:
     targets = torch.cat([ids[1:], torch.tensor(was)])
     centred = logits.gather(-1, targets[:, None])[:, 0] - logits.mean(-1)
     assert positions["logit"].tolist() == pytest.approx(centred.tolist(), abs=1e-10)
-    assert positions["sum"].tolist() == pytest.approx(centred.tolist(), abs=1e-10)
+    # Llama's norm computes in float32 whatever the model's dtype.
+    rounding = 1e-10 if lens.sites[-1].spec.compute_dtype == "input" else 1e-5
+    assert positions["sum"].tolist() == pytest.approx(centred.tolist(), abs=rounding)
     sums = table.groupby("position")["dla"].sum()
     assert sums.tolist() == pytest.approx(positions["sum"].tolist(), abs=1e-10)
     probability = logits.softmax(-1).gather(-1, targets[:, None])[:, 0]
@@ -110,7 +112,7 @@ def test_the_top_prediction_is_the_target_where_none_is_given() -> None:
     shown = [token_string(tokenizer(), token) for token in ids.tolist()]
     assert positions["token"].tolist() == shown
     assert positions["target"].tolist()[:-1] == shown[1:]
-    assert shown[1:3] == ["Al", "ice"] or shown[1] == "Alice"
+    assert "".join(shown) == "<|bos|>" + PROMPT
 
 
 def test_against_reads_a_difference_at_the_last_position() -> None:
@@ -122,7 +124,7 @@ def test_against_reads_a_difference_at_the_last_position() -> None:
     last = against["positions"].iloc[-1]
     assert last["logit"] == pytest.approx(float(logits[-1, he] - logits[-1, she]), abs=1e-10)
     assert last["sum"] == pytest.approx(last["logit"], abs=1e-10)
-    assert last["target"] == " he − she"
+    assert last["target"] == " he −  she"
     first = plain["positions"].index[:-1]
     assert against["positions"].loc[first].equals(plain["positions"].loc[first])
 
@@ -159,4 +161,4 @@ def test_part_of_a_character_is_shown_as_the_vocabulary_writes_it() -> None:
     assert len(ids) > 1
     shown = [token_string(tok, token) for token in ids]
     assert "�" not in "".join(shown) and all(shown)
-    assert token_string(tok, tok.bos_token_id) == "<|bos|>"
+    assert token_string(tok, 0) == tok.bos_token

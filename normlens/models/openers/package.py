@@ -1,13 +1,13 @@
 """Models that come as a quantised GGUF file inside an installed Python package.
 
 The package is never imported: its files are found through its metadata. The weights are
-dequantised once, to float32, into a cache directory in the Hugging Face layout.
+dequantised once, to float32, into a cache directory in the Hugging Face layout;
+transformers shows the progress of that on stderr.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -15,11 +15,10 @@ import torch
 from filelock import FileLock
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from normlens.atomic import atomic_directory
 from normlens.errors import CorruptModel, LoadError, ModelNotFound
 from normlens.models.cache import cache_directory
+from normlens.models.export import write_model
 from normlens.models.listing import PACKAGED, Packaged
-from normlens.models.metadata import CARD
 from normlens.models.openers.directory import open_directory
 from normlens.models.openers.request import Opened, Request
 from normlens.models.quiet import quiet_transformers
@@ -75,31 +74,28 @@ def _gguf_file(packaged: Packaged, installed: Distribution) -> tuple[Path, str]:
 
 
 def _dequantise(packaged: Packaged, gguf: Path, target: Path) -> None:
-    card = {
+    card: dict[str, object] = {
         "name": packaged.id,
         "purpose": packaged.description,
         "licence": packaged.licence,
         "quantised_from": f"{_file_type(gguf)} GGUF",
         "file": gguf.name,
     }
-    with atomic_directory(target) as temporary:
-        try:
-            with quiet_transformers():
-                model = AutoModelForCausalLM.from_pretrained(
-                    gguf.parent, gguf_file=gguf.name, dtype=torch.float32, local_files_only=True
-                )
-                tokenizer = AutoTokenizer.from_pretrained(
-                    gguf.parent, gguf_file=gguf.name, local_files_only=True
-                )
-        except Exception as error:  # a damaged GGUF file raises nearly anything
-            raise CorruptModel(
-                f"{gguf} cannot be dequantised ({type(error).__name__}: {error}); "
-                f"reinstall it: {packaged.install}"
-            ) from error
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        text = json.dumps(card, indent=2, sort_keys=True) + "\n"
-        (temporary / CARD).write_text(text, encoding="utf-8")
+    try:
+        with quiet_transformers():
+            options = {"gguf_file": gguf.name, "local_files_only": True}
+            model = AutoModelForCausalLM.from_pretrained(
+                gguf.parent, dtype=torch.float32, **options
+            )
+            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **options)
+    except Exception as error:  # a damaged GGUF file raises nearly anything
+        raise CorruptModel(
+            f"{gguf} cannot be dequantised ({type(error).__name__}: {error}); "
+            f"reinstall it: {packaged.install}"
+        ) from error
+    # The weights are plain float32 now; the saved config must not announce packed ones.
+    model.config.__dict__.pop("quantization_config", None)
+    write_model(model, tokenizer, target, card=card, storage=torch.float32)
 
 
 def _file_type(gguf: Path) -> str:

@@ -10,13 +10,16 @@
   const config = (div) => ({
     responsive: true,
     displaylogo: false,
+    showSendToCloud: false,
     scrollZoom: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     toImageButtonOptions: { format: "svg", filename: div.dataset.name },
   });
-  // A drag on a touch screen has to scroll the page.
+  // The height is that of the element, which figures of one row share. A drag on a touch
+  // screen has to scroll the page.
   const layout = (spec, look) => ({
-    ...spec.layout, template: templates[look], autosize: true, ...(touch && { dragmode: false }),
+    ...spec.layout, height: undefined, template: templates[look], autosize: true,
+    ...(touch && { dragmode: false }),
   });
   const draw = (look) => figures.map(({ div, spec }) =>
     Plotly.react(div, spec.data, layout(spec, look), config(div)));

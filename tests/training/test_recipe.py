@@ -1,0 +1,100 @@
+"""Recipes: digests that the bundled models carry, and one line for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from normlens.errors import UnknownName, UsageError
+from normlens.training.recipe import load_recipe, recipe_names
+from normlens.training.start import start_of
+from tests.training.small import small_recipe
+
+DIGESTS = {
+    "books-aux": "4bb5648299ff15cf918c24ebb919e6bbf852ae0d92bcb5912d673d0928cfb90d",
+    "books-control": "8f802ffcbe240dd9348f39a40d3f0d96e6c6e57c9d1a5285b942836a2623936a",
+    "books-ln": "25008c0373d4a4a46b12fd7374a60c904d3fa2c6a0d7d98258f9d581db42f26a",
+    "books-lnfree": "d50e620b1c7e276805a57fa21f959bfc42779fa602a8ec2685d33c08312c412e",
+}
+
+GOOD = """
+name = "mine"
+purpose = "A test."
+steps = 10
+batch_size = 2
+seed = 0
+data_seed = 0
+ancestor = "books-ln"
+
+[optimizer]
+lr = 1e-3
+final_lr_fraction = 0.1
+warmup_steps = 2
+"""
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_the_bundled_recipes_have_the_digests_on_the_cards_of_their_models() -> None:
+    assert {name: load_recipe(name).digest() for name in recipe_names()} == DIGESTS
+
+
+def test_a_default_spelt_out_changes_no_digest_and_a_value_does(tmp_path: Path) -> None:
+    digest = load_recipe(written(tmp_path, GOOD)).digest()
+    spelt = GOOD.replace("seed = 0\n", "seed = 0\nevaluate_every = 100\n", 1)
+    assert load_recipe(written(tmp_path, spelt)).digest() == digest
+    changed = GOOD.replace("seed = 0\n", "seed = 0\nevaluate_every = 99\n", 1)
+    assert load_recipe(written(tmp_path, changed)).digest() != digest
+
+
+def test_a_change_is_validated() -> None:
+    recipe = small_recipe()
+    assert recipe.changed(steps=30).digest() != recipe.digest()
+    with pytest.raises(UsageError, match=r"recipe small: steps: .*greater than 0"):
+        recipe.changed(steps=-1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("steps = 10", "steps = 0", "steps: .*greater than 0"),
+        ("steps = 10", "stops = 10", "steps: Field required"),
+        ("seed = 0", "seed = 0\nsteeps = 3", "steeps: Extra inputs"),
+        ("lr = 1e-3", "lr = -1e-3", "optimizer.lr: .*greater than 0"),
+        ("lr = 1e-3", "lr = 1e-3 =", "is not valid TOML"),
+        ('ancestor = "books-ln"', "", "exactly one of ancestor and"),
+        ("data_seed = 0", "data_seed = -1", "data_seed: "),
+        ("seed = 0", "seed = 0\ncontext = 1", "context: "),
+    ],
+)
+def test_a_bad_recipe_is_one_line_that_names_file_and_field(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        load_recipe(written(tmp_path, GOOD.replace(old, new, 1)))
+    assert "mine.toml" in str(error.value)
+
+
+def test_an_unknown_recipe_names_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match="books-lnfree"):
+        load_recipe("books-nl")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("heads", 3, "not a multiple of heads 3"),
+        ("vocabulary", 4095, "smaller than the tokenizer's 4096"),
+        ("activation", "gelo", "'gelo' is unknown"),
+    ],
+)
+def test_an_architecture_that_cannot_be_built(field: str, value: object, message: str) -> None:
+    shape = small_recipe().architecture
+    assert shape is not None
+    with pytest.raises(UsageError, match=message):
+        start_of(small_recipe(architecture={**shape.model_dump(), field: value}))
