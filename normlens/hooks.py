@@ -56,22 +56,21 @@ def hooked(model: nn.Module, hooks: Sequence[Hook], *, fires: int | None = 1) ->
     Raises:
         HookMismatch: a hook fired another number of times.
     """
-    counts = [0] * len(hooks)
-    handles: list[Any] = []
+    attached: list[_Attached] = []
     with model_lock(model):
         try:
-            for index, hook in enumerate(hooks):
-                handles.append(_attach(hook, counts, index))
+            for hook in hooks:
+                attached.append(_Attached(hook))
             yield
         finally:
-            for handle in handles:
-                handle.remove()
-    for hook, count in zip(hooks, counts, strict=True):
-        if count != fires if fires is not None else count == 0:
-            wanted = "at least once" if fires is None else f"{fires} time(s)"
+            for one in attached:
+                one.handle.remove()
+    for one in attached:
+        if one.count != fires if fires is not None else one.count == 0:
+            hook, wanted = one.hook, "at least once" if fires is None else f"{fires} time(s)"
             name = hook.name or type(hook.module).__name__
             raise HookMismatch(
-                f"the {hook.where} hook on {name} fired {count} time(s), expected {wanted}; "
+                f"the {hook.where} hook on {name} fired {one.count} time(s), expected {wanted}; "
                 "the model does not run this module in its forward pass as discovered"
             )
 
@@ -81,23 +80,29 @@ def hook_count(model: nn.Module) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 
-def _attach(hook: Hook, counts: list[int], index: int) -> Any:
-    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        counts[index] += 1
+class _Attached:
+    """One hook on its module, and how often it fired."""
+
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
+        self.count = 0
+        if hook.where == "input":
+            self.handle = hook.module.register_forward_pre_hook(self.before, with_kwargs=True)
+        else:
+            self.handle = hook.module.register_forward_hook(self.after)
+
+    def before(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.count += 1
         if args:
-            new = hook.fn(args[0])
+            new = self.hook.fn(args[0])
             return None if new is None else ((new, *args[1:]), kwargs)
-        key = next(iter(kwargs))
-        new = hook.fn(kwargs[key])
-        return None if new is None else (args, {**kwargs, key: new})
+        name = next(iter(kwargs))
+        new = self.hook.fn(kwargs[name])
+        return None if new is None else (args, {**kwargs, name: new})
 
-    def after(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
-        counts[index] += 1
+    def after(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+        self.count += 1
         if isinstance(output, tuple):
-            new = hook.fn(output[0])
+            new = self.hook.fn(output[0])
             return None if new is None else (new, *output[1:])
-        return hook.fn(output)
-
-    if hook.where == "input":
-        return hook.module.register_forward_pre_hook(before, with_kwargs=True)
-    return hook.module.register_forward_hook(after)
+        return self.hook.fn(output)

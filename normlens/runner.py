@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -146,16 +146,18 @@ def context_length(lens: Lens) -> int:
 
 def _findings(
     planned: Sequence[_Planned], lens: Lens, options: Options, report: Report
-) -> list[tuple[_Planned, Finding | NotApplicable]]:
-    out: list[tuple[_Planned, Finding | NotApplicable]] = []
-    streaming = [p for p in planned if p.analysis.style == "streaming"]
+) -> Iterator[tuple[_Planned, Finding | NotApplicable]]:
+    """Findings as they are made, so that each is stored before the next pass begins."""
     for runs_on in ("corpus", "prompt"):
-        group = [p for p in streaming if p.analysis.runs_on == runs_on]
-        out += _stream(group, lens, options, report)
+        group = [
+            plan
+            for plan in planned
+            if plan.analysis.style == "streaming" and plan.analysis.runs_on == runs_on
+        ]
+        yield from _stream(group, lens, options, report)
     for plan in planned:
         if plan.analysis.style == "procedure":
-            out.append((plan, _proceed(plan, options, report)))
-    return out
+            yield plan, _proceed(plan, options, report)
 
 
 def _stream(

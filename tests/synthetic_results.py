@@ -112,8 +112,11 @@ def provenance(model: Model, among: Sequence[Model] = FOUR) -> dict[str, Any]:
         "quantised_from": None,
         "sites": [
             {
-                "label": label, "kind": kind, "eps": None if kind == "fixed_scale" else 1e-5,
-                "residual": 2.4e-7, "verified": True,
+                "label": label,
+                "kind": kind,
+                "eps": None if kind == "fixed_scale" else 1e-5,
+                "residual": 2.4e-7,
+                "verified": True,
             }
             for label, _, _ in _sites(model)
         ],
@@ -159,13 +162,21 @@ def _scale(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
             mean = typical * ratio
             rows.append(
                 {
-                    **site, "group": group, "applied": live,
+                    **site,
+                    "group": group,
+                    "applied": live,
                     "n": SEQUENCES if group == "first" else TOKENS - SEQUENCES,
-                    "mean": mean, "sd": spread * mean, "spread": spread,
-                    "spread_low": spread * 0.93, "spread_high": spread * 1.08,
-                    "q05": mean * (1 - 1.5 * spread), "q50": mean * 0.99,
-                    "q95": mean * (1 + 1.8 * spread), "minimum": mean * 0.7,
-                    "maximum": mean * 1.6, "ones_share": draw.uniform(0, 0.02),
+                    "mean": mean,
+                    "sd": spread * mean,
+                    "spread": spread,
+                    "spread_low": spread * 0.93,
+                    "spread_high": spread * 1.08,
+                    "q05": mean * (1 - 1.5 * spread),
+                    "q50": mean * 0.99,
+                    "q95": mean * (1 + 1.8 * spread),
+                    "minimum": mean * 0.7,
+                    "maximum": mean * 1.6,
+                    "ones_share": draw.uniform(0, 0.02),
                     "applied_scale": math.nan if live else typical * 1.02,
                 }
             )
@@ -175,7 +186,9 @@ def _scale(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
 def _freeze_sweep(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
     sites = _site_columns(model)
     order = [s for s in sites if s["role"] == "pre_mlp"]
-    order += [s for s in sites if s["role"] == "pre_attn"] + [s for s in sites if s["layer"] is None]
+    order += [s for s in sites if s["role"] == "pre_attn"] + [
+        s for s in sites if s["layer"] is None
+    ]
     rows: Rows = []
     total = 0.0
     for step, site in enumerate(order, start=1):
@@ -184,9 +197,15 @@ def _freeze_sweep(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
         for mode, delta in (("single", alone), ("cumulative", total)):
             rows.append(
                 {
-                    **site, "mode": mode, "step": step, "n": 2016, "loss": model.loss + delta,
-                    "delta_loss": delta, "delta_low": delta - 0.2 * abs(delta) - 0.0004,
-                    "delta_high": delta + 0.2 * abs(delta) + 0.0004, "kl": abs(delta) * 1.2 + 2e-4,
+                    **site,
+                    "mode": mode,
+                    "step": step,
+                    "n": 2016,
+                    "loss": model.loss + delta,
+                    "delta_loss": delta,
+                    "delta_low": delta - 0.2 * abs(delta) - 0.0004,
+                    "delta_high": delta + 0.2 * abs(delta) + 0.0004,
+                    "kl": abs(delta) * 1.2 + 2e-4,
                     "frozen_scale": 0.3 * 1.3 ** site["order"],
                     "frozen_scale_first": 0.5 * 1.3 ** site["order"],
                 }
@@ -217,10 +236,16 @@ def _logit_attribution(model: Model, draw: np.random.Generator) -> dict[str, Row
         repair = nmae * effect * 0.6
         rows.append(
             {
-                **component, "n": TOKENS - SEQUENCES, "dla": effect - repair,
-                "direct_effect": effect, "self_repair": repair,
-                "mean_abs_error": nmae * abs(effect) * 1.2, "mean_abs_effect": abs(effect) * 1.2,
-                "nmae": nmae, "nmae_low": nmae * 0.93, "nmae_high": nmae * 1.08,
+                **component,
+                "n": TOKENS - SEQUENCES,
+                "dla": effect - repair,
+                "direct_effect": effect,
+                "self_repair": repair,
+                "mean_abs_error": nmae * abs(effect) * 1.2,
+                "mean_abs_effect": abs(effect) * 1.2,
+                "nmae": nmae,
+                "nmae_low": nmae * 0.93,
+                "nmae_high": nmae * 1.08,
             }
         )
     groups: Rows = []
@@ -229,9 +254,15 @@ def _logit_attribution(model: Model, draw: np.random.Generator) -> dict[str, Row
         mean = float(np.mean(errors))
         groups.append(
             {
-                "type": kind, "components": len(errors), "n": TOKENS - SEQUENCES, "nmae": mean,
-                "nmae_pooled": mean * 0.92, "nmae_low": mean * 0.95, "nmae_high": mean * 1.06,
-                "nmae_min": min(errors), "nmae_max": max(errors),
+                "type": kind,
+                "components": len(errors),
+                "n": TOKENS - SEQUENCES,
+                "nmae": mean,
+                "nmae_pooled": mean * 0.92,
+                "nmae_low": mean * 0.95,
+                "nmae_high": mean * 1.06,
+                "nmae_min": min(errors),
+                "nmae_max": max(errors),
             }
         )
     return {"components": rows, "groups": groups}
@@ -252,14 +283,24 @@ def _prompt_attribution(model: Model, draw: np.random.Generator) -> dict[str, Ro
             total += dla
             waterfall.append(
                 {
-                    **component, "position": position, "token": token, "target": target,
-                    "dla": dla, "direct_effect": dla + repair, "self_repair": repair,
+                    **component,
+                    "position": position,
+                    "token": token,
+                    "target": target,
+                    "dla": dla,
+                    "direct_effect": dla + repair,
+                    "self_repair": repair,
                 }
             )
         positions.append(
             {
-                "position": position, "token": token, "target": target, "logit": total + 2e-6,
-                "sum": total, "scale": 3.1, "probability": float(draw.uniform(0.01, 0.9)),
+                "position": position,
+                "token": token,
+                "target": target,
+                "logit": total + 2e-6,
+                "sum": total,
+                "scale": 3.1,
+                "probability": float(draw.uniform(0.01, 0.9)),
             }
         )
     return {"waterfall": waterfall, "positions": positions}
@@ -269,9 +310,15 @@ def _output(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
     groups = {"all": TOKENS, "rest": TOKENS - SEQUENCES, "first": SEQUENCES}
     summary: Rows = [
         {
-            "group": group, "n": n, "cross_entropy": loss, "cross_entropy_low": loss - 0.06,
-            "cross_entropy_high": loss + 0.06, "perplexity": math.exp(loss),
-            "entropy": loss - 0.08, "ece": 0.012 + 0.004 * model.seed, "top1": 0.27,
+            "group": group,
+            "n": n,
+            "cross_entropy": loss,
+            "cross_entropy_low": loss - 0.06,
+            "cross_entropy_high": loss + 0.06,
+            "perplexity": math.exp(loss),
+            "entropy": loss - 0.08,
+            "ece": 0.012 + 0.004 * model.seed,
+            "top1": 0.27,
         }
         for group, n in groups.items()
         for loss in (model.loss + (1.6 if group == "first" else 0),)
@@ -285,15 +332,21 @@ def _output(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
         confidence = low + 1 / 30
         calibration.append(
             {
-                "low": low, "high": low + 1 / 15, "n": int(2400 * math.exp(-4 * low)),
+                "low": low,
+                "high": low + 1 / 15,
+                "n": int(2400 * math.exp(-4 * low)),
                 "confidence": confidence,
                 "accuracy": float(np.clip(confidence - 0.05 * low + draw.normal(0, 0.01), 0, 1)),
             }
         )
     worst: Rows = [
         {
-            "rank": rank, "sequence": 7 * rank, "document": f"book-{rank}", "n": 63,
-            "cross_entropy": 6 - 0.1 * rank, "text": "=SUM(A1) <b>said</b> $x$ the 🙂",
+            "rank": rank,
+            "sequence": 7 * rank,
+            "document": f"book-{rank}",
+            "n": 63,
+            "cross_entropy": 6 - 0.1 * rank,
+            "text": "=SUM(A1) <b>said</b> $x$ the 🙂",
         }
         for rank in (1, 2, 3)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -48,11 +48,17 @@ class ComponentCollector:
             residual=residual,
         )
 
-    def _keep(self, name: str) -> Callable[[Tensor], None]:
-        def keep(value: Tensor) -> None:
-            self._seen[name] = value
+    def _keep(self, name: str) -> _Keep:
+        return _Keep(self._seen, name)
 
-        return keep
+
+@dataclass(frozen=True)
+class _Keep:
+    into: dict[str, Tensor]
+    name: str
+
+    def __call__(self, value: Tensor) -> None:
+        self.into[self.name] = value
 
 
 def component_weights(view: ComponentView, lens: Lens) -> ComponentWeights:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -61,9 +60,8 @@ def observe(tree: Tree, batch: Batch, needs: frozenset[Need]) -> Observed:
     moments: dict[str, Tensor] = {}
     if Need.NORM_MOMENTS in needs:
         for site in tree.lens.sites:
-            hooks.append(
-                Hook(tree.site_module(site), "input", _record_moments(moments, site.label), site.label)
-            )
+            record = _RecordMoments(moments, site.label)
+            hooks.append(Hook(tree.site_module(site), "input", record, site.label))
     collector = (
         ComponentCollector(tree.view)
         if tree.view is not None and Need.COMPONENTS in needs
@@ -94,8 +92,10 @@ def input_moments(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "2 *batch"]
     return torch.stack([mean, variance])
 
 
-def _record_moments(into: dict[str, Tensor], label: str) -> Callable[[Tensor], None]:
-    def record(x: Tensor) -> None:
-        into[label] = input_moments(x)
+@dataclass(frozen=True)
+class _RecordMoments:
+    into: dict[str, Tensor]
+    label: str
 
-    return record
+    def __call__(self, x: Tensor) -> None:
+        self.into[self.label] = input_moments(x)

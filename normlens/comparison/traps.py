@@ -179,10 +179,17 @@ def gauge(setting: Setting) -> list[Caveat]:
 
 
 COMPARING: tuple[Callable[[Setting], list[Caveat]], ...] = (
-    controls, lineage, same_tokens, same_precision,
+    controls,
+    lineage,
+    same_tokens,
+    same_precision,
 )
 ALWAYS: tuple[Callable[[Setting], list[Caveat]], ...] = (
-    quantised_origin, edited, unverified_sites, training_variance, scale_free_is_not_norm_free,
+    quantised_origin,
+    edited,
+    unverified_sites,
+    training_variance,
+    scale_free_is_not_norm_free,
 )
 
 

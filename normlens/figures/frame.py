@@ -12,7 +12,7 @@ from normlens.figures.tokens import wrap
 from normlens.results import Result
 
 # What fits in a figure 390 px wide, at 15 px for the title and 12 px for the rest.
-TITLE_WIDTH, NOTE_WIDTH = 44, 60
+TITLE_WIDTH, NOTE_WIDTH = 44, 56
 # Plotly sets the lines of one text 1.3 times its base size apart, whatever their own size.
 HEADER_SIZE = 13
 LINE = 1.3 * HEADER_SIZE
@@ -90,7 +90,7 @@ def finish(
     heading = wrap(title, TITLE_WIDTH)
     small = [part for line in lines for part in wrap(line, NOTE_WIDTH)]
     header = [*map(_HEADING.format, heading), *map(_NOTE.format, small)]
-    top = round(30 + LINE * len(header))
+    top = round(40 + LINE * len(header))
     if not models_with_data(result, table):
         _say_there_is_nothing(figure)
         height = 120

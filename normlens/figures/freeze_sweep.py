@@ -31,7 +31,14 @@ _HOVER = (
     "<br>n = %{customdata[7]:,}<extra></extra>"
 )
 _DETAILS = [
-    "site", "delta_loss", "delta_low", "delta_high", "kl", "frozen_scale", "frozen_scale_first", "n",
+    "site",
+    "delta_loss",
+    "delta_low",
+    "delta_high",
+    "kl",
+    "frozen_scale",
+    "frozen_scale_first",
+    "n",
 ]
 
 
@@ -39,7 +46,11 @@ def single(result: Result) -> go.Figure:
     """Change of loss and divergence when one site's scale is fixed to its mean."""
     titles = ("change of loss", "KL(intact ‖ frozen)")
     figure = make_subplots(
-        rows=2, cols=1, row_heights=[0.62, 0.38], shared_xaxes=True, vertical_spacing=0.1,
+        rows=2,
+        cols=1,
+        row_heights=[0.62, 0.38],
+        shared_xaxes=True,
+        vertical_spacing=0.1,
         subplot_titles=titles,
     )
     looks = theme.of_result(result)
@@ -64,7 +75,8 @@ def single(result: Result) -> go.Figure:
                 ),
                 **common,
             ),
-            row=1, col=1,
+            row=1,
+            col=1,
         )
         figure.add_trace(go.Bar(y=_AXIS.position(frame["kl"]), **common), row=2, col=1)
     stack_legend_once(figure)

@@ -22,6 +22,8 @@ from normlens.figures.tokens import escape
 from normlens.results import Result
 
 TOP_COMPONENTS = 10
+# Tick labels, the axis title and the next panel's title, px.
+_BETWEEN_MAPS = 62
 
 
 def nmae_heads(result: Result) -> go.Figure:
@@ -32,17 +34,17 @@ def nmae_heads(result: Result) -> go.Figure:
     shape_rows, columns = grid_shape(len(models))
     layers = [_side(frame["layer"]) for frame in heads.values()] or [1]
     cell = float(np.clip(320 / max(layers), 13, 26))
-    map_height, strip_height = max(layers) * cell + 46, 40 + 30 * max(1, len(models))
+    map_height, strip_height = max(layers) * cell, 20 + 26 * max(1, len(models))
     labels = [looks[model].label for model in models]
     spare = shape_rows * columns - len(models)
     titles = (*labels, *[""] * spare, "all heads; diamond: mean and 95 % interval")
-    height = shape_rows * map_height + strip_height + 70
+    height = shape_rows * (map_height + _BETWEEN_MAPS) + strip_height + 60
     figure = make_subplots(
         rows=shape_rows + 1,
         cols=columns,
         specs=[[{}] * columns] * shape_rows + [[{"colspan": columns}, *[None] * (columns - 1)]],
         row_heights=[map_height] * shape_rows + [strip_height],
-        vertical_spacing=46 / height,
+        vertical_spacing=_BETWEEN_MAPS / (height - 40),
         horizontal_spacing=0.09,
         subplot_titles=titles,
     )
@@ -51,15 +53,23 @@ def nmae_heads(result: Result) -> go.Figure:
         for trace in _head_map(heads[model]):
             figure.add_trace(trace, **place)
         sides = _side(heads[model]["layer"]), _side(heads[model]["head"])
-        figure.update_yaxes(**_integer_axis(sides[0], "layer" if place["col"] == 1 else ""), **place)
-        figure.update_xaxes(**_integer_axis(sides[1], "head"), **place)
+        figure.update_yaxes(
+            **_integer_axis(sides[0], "layer" if place["col"] == 1 else ""), **place
+        )
+        lowest = place["row"] == shape_rows
+        figure.update_xaxes(**_integer_axis(sides[1], "head" if lowest else ""), **place)
         place = {"row": shape_rows + 1, "col": 1}
         figure.add_trace(_strip(heads[model], panel, looks[model]), **place)
         figure.add_trace(_mean(result, panel, looks[model]), **place)
     strip = {"row": shape_rows + 1, "col": 1}
     figure.update_yaxes(
-        tickmode="array", tickvals=list(range(len(models))), ticktext=labels, showgrid=False,
-        zeroline=False, range=[len(models) - 0.4, -0.6], **strip,
+        tickmode="array",
+        tickvals=list(range(len(models))),
+        ticktext=labels,
+        showgrid=False,
+        zeroline=False,
+        range=[len(models) - 0.4, -0.6],
+        **strip,
     )
     figure.update_xaxes(tickformat=".0%", rangemode="tozero", title_text="NMAE", **strip)
     errors = [v for frame in heads.values() for v in frame["nmae"]]
@@ -71,8 +81,13 @@ def nmae_heads(result: Result) -> go.Figure:
             "colorscale": theme.SEQUENTIAL,
             "cmin": limits.low,
             "cmax": limits.high,
-            "colorbar": {"tickformat": ".0%", "title": {"text": ""}, "y": 1, "yanchor": "top",
-                         "len": shape_rows * map_height, "lenmode": "pixels"},
+            "colorbar": {
+                "tickformat": ".0%",
+                "title": {"text": ""},
+                "y": 1,
+                "yanchor": "top",
+                "len": shape_rows * (map_height + _BETWEEN_MAPS) / height,
+            },
         },
     )
     return finish(
@@ -94,8 +109,11 @@ def dla_against_effect(result: Result) -> go.Figure:
     panel_height = 22 * TOP_COMPONENTS + 50
     height = shape_rows * panel_height + 40
     figure = make_subplots(
-        rows=shape_rows, cols=columns, subplot_titles=labels or None,
-        vertical_spacing=50 / height if shape_rows > 1 else 0, horizontal_spacing=0.16,
+        rows=shape_rows,
+        cols=columns,
+        subplot_titles=labels or None,
+        vertical_spacing=50 / height if shape_rows > 1 else 0,
+        horizontal_spacing=0.16,
         shared_xaxes="all",
     )
     for panel, model in enumerate(models):
@@ -109,12 +127,17 @@ def dla_against_effect(result: Result) -> go.Figure:
         ):
             figure.add_trace(_effect_bars(frame, name, column, fill, look, panel), **place)
         figure.update_yaxes(
-            tickmode="array", tickvals=list(range(len(frame))), tickfont={"size": 10},
-            ticktext=[escape(c) for c in frame["component"]], showgrid=False,
-            range=[len(frame) - 0.4, -0.6], **place,
+            tickmode="array",
+            tickvals=list(range(len(frame))),
+            tickfont={"size": 10},
+            ticktext=[escape(c) for c in frame["component"]],
+            showgrid=False,
+            range=[len(frame) - 0.4, -0.6],
+            **place,
         )
     panel_titles(figure, labels)
-    figure.update_xaxes(title_text="logits", showticklabels=True, zeroline=True, zerolinewidth=2)
+    figure.update_xaxes(showticklabels=True, zeroline=True, zerolinewidth=2)
+    figure.update_xaxes(title_text="logits", row=shape_rows)
     figure.update_layout(barmode="group", bargap=0.3, bargroupgap=0.05, showlegend=False)
     return finish(
         figure,
@@ -143,7 +166,13 @@ def groups(result: Result) -> go.Figure:
         look = looks[model]
         nmae = frame["nmae"]
         columns = [
-            "nmae_low", "nmae_high", "nmae_pooled", "nmae_min", "nmae_max", "components", "n",
+            "nmae_low",
+            "nmae_high",
+            "nmae_pooled",
+            "nmae_min",
+            "nmae_max",
+            "components",
+            "n",
         ]
         figure.add_trace(
             go.Bar(
@@ -164,8 +193,10 @@ def groups(result: Result) -> go.Figure:
             )
         )
     figure.update_xaxes(
-        tickmode="array", tickvals=list(range(len(types))),
-        ticktext=[escape(t.replace("_", " ")) for t in types], zeroline=False,
+        tickmode="array",
+        tickvals=list(range(len(types))),
+        ticktext=[escape(t.replace("_", " ")) for t in types],
+        zeroline=False,
     )
     figure.update_yaxes(tickformat=".0%", rangemode="tozero", title_text="mean NMAE")
     figure.update_layout(barmode="group", bargap=0.3, showlegend=True)
@@ -197,12 +228,21 @@ def _head_map(heads: pd.DataFrame) -> tuple[go.Heatmap, go.Heatmap]:
     low[where], high[where] = heads["nmae_low"].to_numpy(float), heads["nmae_high"].to_numpy(float)
     absent = np.where(np.isfinite(values), np.nan, 0.0)
     grey = go.Heatmap(
-        z=absent, showscale=False, colorscale=[[0, theme.NOT_APPLICABLE], [1, theme.NOT_APPLICABLE]],
-        hovertemplate="L%{y}.H%{x}: no value<extra></extra>", xgap=1, ygap=1,
+        z=absent,
+        showscale=False,
+        colorscale=[[0, theme.NOT_APPLICABLE], [1, theme.NOT_APPLICABLE]],
+        hovertemplate="L%{y}.H%{x}: no value<extra></extra>",
+        xgap=1,
+        ygap=1,
     )
     text = [["" if not np.isfinite(v) else f"{100 * v:.0f}" for v in line] for line in values]
     coloured = go.Heatmap(
-        z=values, text=text, texttemplate="%{text}", coloraxis="coloraxis", xgap=1, ygap=1,
+        z=values,
+        text=text,
+        texttemplate="%{text}",
+        coloraxis="coloraxis",
+        xgap=1,
+        ygap=1,
         customdata=np.stack([low, high], -1),
         hovertemplate=(
             "L%{y}.H%{x}<br>NMAE %{z:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]"
@@ -237,7 +277,9 @@ def _mean(result: Result, y: int, look: theme.Identity) -> go.Scatter:
         mode="markers",
         name=look.label,
         marker={
-            "symbol": "diamond", "size": 12, "color": look.colour,
+            "symbol": "diamond",
+            "size": 12,
+            "color": look.colour,
             "line": {"color": "white", "width": 1.5},
         },
         hovertemplate="%{fullData.name}<br>mean of heads %{x:.4g}<extra></extra>",
@@ -265,7 +307,12 @@ def _effect_bars(
 def _integer_axis(count: int, title: str) -> dict[str, object]:
     step = max(1, -(-count // 16))
     return {
-        "tickmode": "array", "tickvals": list(range(0, count, step)), "showgrid": False,
-        "zeroline": False, "title_text": title, "range": [-0.5, count - 0.5], "ticklen": 0,
+        "tickmode": "array",
+        "tickvals": list(range(0, count, step)),
+        "showgrid": False,
+        "zeroline": False,
+        "title_text": title,
+        "range": [-0.5, count - 0.5],
+        "ticklen": 0,
         "showline": False,
     }

@@ -68,15 +68,24 @@ def calibration(result: Result) -> go.Figure:
     """Reliability diagram of the top-1 probability, and how many tokens each bin holds."""
     titles = ("accuracy against confidence", "share of tokens by confidence")
     figure = make_subplots(
-        rows=2, cols=1, row_heights=[0.74, 0.26], shared_xaxes=True, vertical_spacing=0.12,
+        rows=2,
+        cols=1,
+        row_heights=[0.74, 0.26],
+        shared_xaxes=True,
+        vertical_spacing=0.12,
         subplot_titles=titles,
     )
     figure.add_trace(
         go.Scatter(
-            x=[0, 1], y=[0, 1], mode="lines", showlegend=False, hoverinfo="skip",
+            x=[0, 1],
+            y=[0, 1],
+            mode="lines",
+            showlegend=False,
+            hoverinfo="skip",
             line={"color": theme.NOT_APPLICABLE, "width": 1, "dash": "dot"},
         ),
-        row=1, col=1,
+        row=1,
+        col=1,
     )
     looks = theme.of_result(result)
     for model in models_with_data(result, "calibration"):
@@ -106,11 +115,12 @@ def quantiles(result: Result) -> go.Figure:
     """Quantiles of the per-token cross-entropy, evenly spaced whatever their levels."""
     figure = go.Figure()
     models = models_with_data(result, "quantiles")
-    levels = sorted({q for m in models for q in rows(result, "quantiles", m)["quantile"]})
+    frames = {m: rows(result, "quantiles", m).dropna(subset="quantile") for m in models}
+    levels = sorted({q for frame in frames.values() for q in frame["quantile"]})
     position = {level: i for i, level in enumerate(levels)}
     looks = theme.of_result(result)
     for model in models:
-        frame = rows(result, "quantiles", model).sort_values("quantile")
+        frame = frames[model].sort_values("quantile")
         look = looks[model]
         figure.add_trace(
             go.Scatter(

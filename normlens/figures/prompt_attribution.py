@@ -30,7 +30,10 @@ def waterfall(result: Result) -> go.Figure:
     panel_height = 19 * tallest + 44
     height = shape_rows * panel_height + 30
     figure = make_subplots(
-        rows=shape_rows, cols=columns, subplot_titles=titles or None, horizontal_spacing=0.2,
+        rows=shape_rows,
+        cols=columns,
+        subplot_titles=titles or None,
+        horizontal_spacing=0.2,
         vertical_spacing=52 / height if shape_rows > 1 else 0,
     )
     for panel, model in enumerate(models):
@@ -39,12 +42,18 @@ def waterfall(result: Result) -> go.Figure:
         figure.add_trace(_model_logit(result, model, len(steps[model])), **place)
         names = [*steps[model]["name"], "sum"]
         figure.update_yaxes(
-            tickmode="array", tickvals=list(range(len(names))), tickfont={"size": 10},
-            ticktext=[escape(name) for name in names], range=[len(names) - 0.3, -0.7],
-            showgrid=False, zeroline=False, **place,
+            tickmode="array",
+            tickvals=list(range(len(names))),
+            tickfont={"size": 10},
+            ticktext=[escape(name) for name in names],
+            range=[len(names) - 0.3, -0.7],
+            showgrid=False,
+            zeroline=False,
+            **place,
         )
     panel_titles(figure, titles)
-    figure.update_xaxes(title_text="logits", zeroline=True, zerolinewidth=2)
+    figure.update_xaxes(zeroline=True, zerolinewidth=2)
+    figure.update_xaxes(title_text="logits", row=shape_rows)
     figure.update_layout(showlegend=False, waterfallgap=0.25)
     return finish(
         figure,
@@ -70,7 +79,9 @@ def by_position(result: Result) -> go.Figure:
     height = count * (panel_height + 62)
     labels = [looks[model].label for model in models]
     figure = make_subplots(
-        rows=count, cols=1, subplot_titles=labels or None,
+        rows=count,
+        cols=1,
+        subplot_titles=labels or None,
         vertical_spacing=(92 / height) if count > 1 else 0,
     )
     values = [v for frame in maps.values() for v in frame.to_numpy(float).ravel()]
@@ -84,9 +95,15 @@ def by_position(result: Result) -> go.Figure:
         ticks = {**ticks.axis(), "tickvals": [value + first for value in ticks.values]}
         figure.update_xaxes(**ticks, tickangle=-60, showgrid=False, zeroline=False, row=row, col=1)
         figure.update_yaxes(
-            tickmode="array", tickvals=list(range(len(maps[model]))), tickfont={"size": 10},
-            ticktext=[escape(str(name)) for name in maps[model].index], autorange="reversed",
-            showgrid=False, zeroline=False, row=row, col=1,
+            tickmode="array",
+            tickvals=list(range(len(maps[model]))),
+            tickfont={"size": 10},
+            ticktext=[escape(str(name)) for name in maps[model].index],
+            autorange="reversed",
+            showgrid=False,
+            zeroline=False,
+            row=row,
+            col=1,
         )
     panel_titles(figure, labels)
     figure.update_layout(
@@ -184,7 +201,9 @@ def _model_logit(result: Result, model: str, y: int) -> go.Scatter:
         y=[y] * len(last),
         mode="markers",
         marker={
-            "symbol": "diamond", "size": 11, "color": "#ffffff",
+            "symbol": "diamond",
+            "size": 11,
+            "color": "#ffffff",
             "line": {"color": "#1f2328", "width": 2},
         },
         customdata=np.stack([last["sum"].to_numpy(float), gap.to_numpy(float)], -1),
@@ -202,7 +221,10 @@ def _layer_map(frame: pd.DataFrame) -> pd.DataFrame:
     name = frame["component"].where(~block, "L" + layer + ".attn")
     kind = frame["type"].map({"embedding": 0, "norm_bias": 2, "unembed_bias": 3}).fillna(1)
     keyed = frame.assign(
-        name=name, kind=kind, depth=frame["layer"].fillna(-1).astype(int), mlp=frame["type"] == "mlp"
+        name=name,
+        kind=kind,
+        depth=frame["layer"].fillna(-1).astype(int),
+        mlp=frame["type"] == "mlp",
     )
     order = keyed[["kind", "depth", "mlp", "name"]].drop_duplicates()
     order = order.sort_values(["kind", "depth", "mlp"], kind="stable")["name"]
@@ -222,12 +244,23 @@ def _position_map(table: pd.DataFrame, positions: pd.DataFrame) -> tuple[go.Heat
     details = np.array([[[n, t, g] for t, g in zip(tokens, targets, strict=True)] for n in names])
     y = list(range(len(names)))
     grey = go.Heatmap(
-        x=columns, y=y, z=np.where(np.isfinite(values), np.nan, 0.0), showscale=False,
-        colorscale=[[0, theme.NOT_APPLICABLE], [1, theme.NOT_APPLICABLE]], xgap=1, ygap=1,
+        x=columns,
+        y=y,
+        z=np.where(np.isfinite(values), np.nan, 0.0),
+        showscale=False,
+        colorscale=[[0, theme.NOT_APPLICABLE], [1, theme.NOT_APPLICABLE]],
+        xgap=1,
+        ygap=1,
         hovertemplate="no value<extra></extra>",
     )
     coloured = go.Heatmap(
-        x=columns, y=y, z=values, coloraxis="coloraxis", customdata=details, xgap=1, ygap=1,
+        x=columns,
+        y=y,
+        z=values,
+        coloraxis="coloraxis",
+        customdata=details,
+        xgap=1,
+        ygap=1,
         hoverongaps=False,
         hovertemplate=(
             "<b>%{customdata[0]}</b> at %{x}: “%{customdata[1]}” → “%{customdata[2]}”"

@@ -239,7 +239,5 @@ def _constant(axis: SiteAxis, frame: pd.DataFrame, identity: theme.Identity) -> 
             "line": {"width": 3, "color": identity.colour},
         },
         customdata=frame[["site"]].to_numpy(object),
-        hovertemplate=(
-            "<b>%{customdata[0]}</b><br>%{fullData.name} %{y:.4g}<extra></extra>"
-        ),
+        hovertemplate=("<b>%{customdata[0]}</b><br>%{fullData.name} %{y:.4g}<extra></extra>"),
     )

@@ -120,7 +120,7 @@ def template(*, dark: bool = False) -> go.layout.Template:
                 "y": 1,
                 "yref": "container",
                 "yanchor": "top",
-                "pad": {"l": 4, "t": 8},
+                "pad": {"l": 4, "t": 18},
                 "font": {"color": ink},
             },
             "legend": {

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 
 def escape(text: str) -> str:
-    """Text that plotly shows as it stands: ``&``, ``<``, ``>`` and ``$`` become entities.
+    r"""Text that plotly shows as it stands: ``&``, ``<``, ``>`` and ``$`` become entities.
 
-    Control characters and lone surrogates, which have no glyph, are written ``\\xNN``.
+    Control characters and lone surrogates, which have no glyph, are written ``\xNN``.
     """
     shown = "".join(_byte(c) if _has_no_glyph(c) else c for c in text)
     return html.escape(shown, quote=False).replace("$", "&#36;")

@@ -77,7 +77,7 @@ def _delta_replicates(state: State, variant: int) -> Tensor:
 def _headline(table: pd.DataFrame) -> tuple[Headline, ...]:
     everything = table.iloc[-1]
     singles = table[table["mode"] == MODES[0]]
-    largest = singles.loc[singles["delta_loss"].fillna(-math.inf).idxmax()]
+    largest = singles.sort_values("delta_loss", ascending=False, kind="stable").iloc[0]
     return (
         _change("delta_all_frozen", "change of the loss with every scale frozen", everything),
         Headline(

@@ -134,7 +134,7 @@ def _tokens(state: State) -> pd.DataFrame:
 
 
 def _headline(summary: pd.DataFrame, replicates: dict[str, Tensor]) -> tuple[Headline, ...]:
-    row = summary.set_index("group").loc["all"]
+    row = summary.iloc[list(GROUPS).index("all")]
     n = int(row["n"])
 
     def mean(name: str, unit: str, doc: str) -> Headline:

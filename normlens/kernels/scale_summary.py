@@ -163,11 +163,9 @@ def _headline(
 
     every = torch.ones_like(live)
     spread, boot = rest.spread, rest.replicate_spread
-    live_sites = Headline(
-        "live_sites", float(live.sum()), "sites", "norms with a live scale", tokens
-    )
+    doc = "norms with a live scale, of all norms whose kind is known"
     headline = (
-        live_sites,
+        Headline("live_sites", float(live.sum()), "sites", doc, len(live)),
         median("spread", "median spread sd/mean of the live scales", spread, boot, live),
         median("would_be_spread", "median spread at the scale-free sites", spread, boot, ~live),
         median(

@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from normlens.errors import CorruptModel, LoadError
-from normlens.models.detect import is_eps_encoded, live_spec
+from normlens.models.detect import has_huge_eps, live_spec
 from normlens.models.families import family_of
 from normlens.models.lens import Identity, Lens, Lineage, Placement
 from normlens.models.parameters import module_gain_and_bias
@@ -15,7 +15,12 @@ from normlens.models.verify import verify
 from normlens.norms import NormSpec
 
 LARGEST_PLAUSIBLE_GAIN = 1e3
+"""Median |gain| of a live norm with an ordinary eps; scale-free weights have about 1e5."""
+
+LARGEST_ORDINARY_EPS = 1e-2
+
 SMALLEST_PLAUSIBLE_SLOPE = 1e-5
+"""Median |gain| over scale of a fixed-scale norm; a live norm's gains over 1e6 give 1e-6."""
 
 
 def build_lens(
@@ -54,7 +59,7 @@ def _refuse_implausible(place: Place) -> None:
     spec = live_spec(place.module, weight.numel())
     if not spec.kind.has_live_scale:
         return
-    if not is_eps_encoded(spec.eps):
+    if not has_huge_eps(spec):
         _refuse_huge_gain(place, spec)
         return
     if weight.dtype == torch.float16:
@@ -68,7 +73,7 @@ def _refuse_implausible(place: Place) -> None:
 
 def _refuse_huge_gain(place: Place, spec: NormSpec) -> None:
     gain = _median_gain(place, spec)
-    if gain > LARGEST_PLAUSIBLE_GAIN:
+    if gain > LARGEST_PLAUSIBLE_GAIN and (spec.eps or 0.0) <= LARGEST_ORDINARY_EPS:
         raise CorruptModel(
             f"norm {place.label} ({place.path}) has median |gain| {gain:.3g} with eps "
             f"{spec.eps:g}: these are scale-free weights (gain x 1e6/scale, eps 1e12) under a "

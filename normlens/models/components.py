@@ -26,9 +26,9 @@ def component_view(lens: Lens, *, patterns: bool = False) -> ComponentView:
 
     Args:
         lens: the opened model; it is not changed.
-        patterns: whether attention patterns will be read. Without them attention runs in
-            the model's own kernel and the view is as fast as the model and equal to it bit
-            for bit; with them every layer materialises ``[batch head query key]``.
+        patterns: whether attention patterns will be read. Without them the model's own
+            modules run, attention kernel included: as fast as the model and equal to it bit
+            for bit. With them every layer materialises ``[batch head query key]``.
 
     Raises:
         NotApplicable: TransformerLens does not know the architecture or finds no such parts.

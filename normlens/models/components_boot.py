@@ -4,9 +4,9 @@
 2. Let TransformerLens replace modules of the copy by its bridge components.
 3. Have each norm computed by its own module: the bridge would otherwise recompute it as
    a LayerNorm with the config's eps, which is wrong for every norm that is not one.
-4. Unless attention patterns are wanted, put the attention modules back: the bridge's
-   rewrite of attention materialises all patterns; the module keeps the kernel (sdpa, say)
-   that the caller chose.
+4. Unless attention patterns are wanted, put the model's own modules back. The bridge has
+   told which module is which component, and that is all it is needed for: its rewrite of
+   attention materialises every pattern, and its norms compute statistics nobody reads.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def boot_bridge(twin: PreTrainedModel, *, patterns: bool, native_norms: bool = T
 
     Args:
         twin: what :func:`twin_of` returned.
-        patterns: whether attention patterns will be read; attention is then eager.
-        native_norms: whether norms are computed by their own modules. Off, the result is
-            wrong for every norm that is not a LayerNorm with the config's eps.
+        patterns: whether attention patterns will be read; the bridge's components then run
+            in place of the modules they wrap, and attention is eager.
+        native_norms: whether the bridge's components leave norms to the modules they wrap.
+            Off, every norm that is not a LayerNorm with the config's eps comes out wrong.
 
     Raises:
         NotApplicable: TransformerLens does not know the architecture.
@@ -58,7 +59,7 @@ def boot_bridge(twin: PreTrainedModel, *, patterns: bool, native_norms: bool = T
     for parameter in nn.Module.parameters(bridge):
         parameter.requires_grad_(False)
     if not patterns:
-        _restore_attention(twin)
+        _restore_modules(twin)
     return bridge
 
 
@@ -80,15 +81,15 @@ def _architecture(model: PreTrainedModel) -> str:
     return architecture
 
 
-def _restore_attention(twin: PreTrainedModel) -> None:
-    from transformer_lens.model_bridge import AttentionBridge
+def _restore_modules(parent: nn.Module) -> None:
     from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 
-    for parent in list(twin.modules()):
-        if isinstance(parent, GeneralizedComponent):
-            continue
-        for name, child in list(parent.named_children()):
-            if isinstance(child, AttentionBridge) and isinstance(
-                child.original_component, nn.Module
-            ):
-                setattr(parent, name, child.original_component)
+    for name, child in list(parent.named_children()):
+        if isinstance(child, GeneralizedComponent):
+            native = child.original_component
+            assert native is not None
+            # The list of blocks is the bridge's own: its wrappers stay, what they wrap runs.
+            if not isinstance(parent, nn.ModuleList):
+                setattr(parent, name, native)
+            child = native
+        _restore_modules(child)

@@ -53,7 +53,8 @@ class ComponentView:
     Run it with :func:`forward`; the model of the Lens stays as it was.
 
     Attributes:
-        bridge: the TransformerLens bridge; hand it to :func:`normlens.hooks.hooked`.
+        bridge: the TransformerLens bridge; hand it to :func:`normlens.hooks.hooked`. Its own
+            hook points fire only in a view made with ``patterns=True``; hook the parts.
         layers: the parts of each block.
         embeddings: modules whose *outputs* sum to the residual before block 0: token and
             position embedding, or the norm that follows them. A position embedding may

@@ -13,8 +13,14 @@ from torch import nn
 
 from normlens.norms import FixedScale, NormKind, NormSpec
 
-EPS_DWARFS_VARIANCE = 1e6
+HUGE_EPS = 1e6
+"""From here on an eps is no guard against division by zero but a stored scale."""
+
+DWARFING_RATIO = 1e6
 """From this ratio of eps to the variance on, the scale is constant to 5e-7 relative."""
+
+LINEAR_RATIO = 1e4
+"""Below this ratio even a norm with a huge eps is not linear to 5e-5 and counts as live."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,8 @@ def live_spec(module: nn.Module, width: int) -> NormSpec:
 def candidate_specs(module: nn.Module, width: int, variance: float) -> tuple[NormSpec, ...]:
     """Specs to verify, the preferred one first.
 
-    A LayerNorm or RMSNorm whose eps exceeds :data:`EPS_DWARFS_VARIANCE` or that many times
-    ``variance`` is a fixed-scale norm stored as a live one; the live spec stays second.
+    A LayerNorm or RMSNorm whose eps dwarfs ``variance`` is a fixed-scale norm stored as a
+    live one; the live spec stays second.
 
     Args:
         module: a norm module.
@@ -96,15 +102,25 @@ def candidate_specs(module: nn.Module, width: int, variance: float) -> tuple[Nor
         variance: the largest ``mean(centred**2)`` over tokens that it met on a sample.
     """
     live = live_spec(module, width)
-    if live.kind.has_live_scale and is_eps_encoded(live.eps, variance):
+    if live.kind.has_live_scale and eps_dwarfs(live.eps, variance):
         return eps_encoded_spec(live), live
     return (live,)
 
 
-def is_eps_encoded(eps: float | None, variance: float = float("inf")) -> bool:
-    """Whether an eps makes the scale a constant for inputs up to ``variance``."""
+def has_huge_eps(spec: NormSpec) -> bool:
+    """Whether an eps was put where a scale belongs, judged without any input."""
+    return spec.kind.has_live_scale and (spec.eps or 0.0) >= HUGE_EPS
+
+
+def eps_dwarfs(eps: float | None, variance: float) -> bool:
+    """Whether ``sqrt(variance + eps)`` is a constant for inputs up to ``variance``.
+
+    True for a ratio of :data:`DWARFING_RATIO`, and for :data:`LINEAR_RATIO` already where
+    eps is :data:`HUGE_EPS`. An input without variance says nothing about an ordinary eps.
+    """
     eps = eps or 0.0
-    return eps >= EPS_DWARFS_VARIANCE or eps > EPS_DWARFS_VARIANCE * variance > 0
+    ratio = LINEAR_RATIO if eps >= HUGE_EPS else DWARFING_RATIO
+    return eps >= ratio * variance and (eps >= HUGE_EPS or variance > 0)
 
 
 def eps_encoded_spec(live: NormSpec) -> NormSpec:

@@ -16,6 +16,8 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from normlens.atomic import atomic_directory
+from normlens.errors import NotApplicable
+from normlens.models.detect import is_norm
 from normlens.norms.fixed_scale import FixedScale
 
 MODEL_TYPE_PREFIX = "normlens-"
@@ -33,7 +35,7 @@ def write_model(
     """Write ``model`` and ``tokenizer`` to ``path``.
 
     Args:
-        model: a causal LM whose norms are LayerNorm-like or :class:`FixedScale`.
+        model: a causal LM; its :class:`FixedScale` modules must be centred.
         tokenizer: saved beside it.
         path: directory to create.
         card: provenance written as ``normlens.json`` (ancestor, recipe, versions, ...).
@@ -41,10 +43,14 @@ def write_model(
         replace: whether an existing directory may be replaced.
 
     Raises:
+        NotApplicable: a FixedScale does not centre its input.
         OutputError: ``path`` exists and ``replace`` is false, or cannot be written.
     """
     fixed = {name: m for name, m in model.named_modules() if isinstance(m, FixedScale)}
-    norms = {name for name, m in model.named_modules() if _is_norm(m)}
+    uncentred = [name for name, m in fixed.items() if not m.centred]
+    if uncentred:
+        raise NotApplicable(f"{uncentred[0]} does not centre its input, which this layout implies")
+    norms = {name for name, m in model.named_modules() if is_norm(m)}
     tied = set(model._tied_weights_keys or {}) if model.config.tie_word_embeddings else set()
     tensors = {}
     for name, value in model.state_dict().items():
@@ -66,10 +72,6 @@ def write_model(
         if card is not None:
             _write_json(temporary / "normlens.json", card)
         tokenizer.save_pretrained(temporary)
-
-
-def _is_norm(module: torch.nn.Module) -> bool:
-    return isinstance(module, (torch.nn.LayerNorm, FixedScale))
 
 
 def _write_json(path: Path, value: dict[str, object]) -> None:

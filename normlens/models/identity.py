@@ -11,9 +11,16 @@ from torch import nn
 from transformers import PretrainedConfig
 
 VOLATILE = frozenset(
-    {"_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype"}
+    {
+        "_name_or_path",
+        "architectures",
+        "dtype",
+        "name_or_path",
+        "torch_dtype",
+        "transformers_version",
+    }
 )
-"""Config fields that say where a model came from, not what it is."""
+"""Config fields that loading and saving set: where a model came from, not what it is."""
 
 
 def weights_sha256(model: nn.Module) -> str:

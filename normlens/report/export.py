@@ -19,10 +19,10 @@ def write_table(table: pd.DataFrame, directory: Path, name: str) -> None:
 
 
 def csv_bytes(table: pd.DataFrame) -> bytes:
-    """UTF-8 CSV with LF line ends, empty cells for NaN, and no cell that is a formula.
+    r"""UTF-8 CSV with LF line ends, empty cells for NaN, and no cell that is a formula.
 
     A string cell or heading that begins with ``= + - @``, a tab or a carriage return gets a
-    leading apostrophe. Numbers stay numbers. Lone surrogates are written as ``\\udcNN``.
+    leading apostrophe. Numbers stay numbers. Lone surrogates are written as ``\udcNN``.
     """
     safe = table.copy()
     for column in safe.columns:
@@ -34,7 +34,7 @@ def csv_bytes(table: pd.DataFrame) -> bytes:
 
 
 def figure_json(figure: go.Figure) -> str:
-    """A figure as JSON that may stand inside a script element: ``<`` is ``\\u003c``."""
+    r"""A figure as JSON that may stand inside a script element: ``<`` is ``\u003c``."""
     text = plotly.io.to_json(figure, engine="json")
     if text is None:
         raise TypeError("plotly returned no JSON for a figure")

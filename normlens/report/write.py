@@ -164,8 +164,12 @@ def _summary(page: Page, results: Sequence[Result]) -> dict[str, Any]:
         "headlines": compare_headlines(results).to_dict("records"),
         "checks": [
             {
-                "analysis": row.analysis, "name": row.name, "model": model,
-                "value": check.value, "tolerance": check.tolerance, "passed": check.passed,
+                "analysis": row.analysis,
+                "name": row.name,
+                "model": model,
+                "value": check.value,
+                "tolerance": check.tolerance,
+                "passed": check.passed,
             }
             for row in page.checks
             for model, check in row.by_model.items()
@@ -178,7 +182,9 @@ def _summary(page: Page, results: Sequence[Result]) -> dict[str, Any]:
             {"model": r.model, "other": r.other, "cosine": r.cosine, "related": r.related}
             for r in page.relations
         ],
-        "figures": [f"figures/{figure_file(f.name)}.json" for s in page.sections for f in s.figures],
+        "figures": [
+            f"figures/{figure_file(f.name)}.json" for s in page.sections for f in s.figures
+        ],
         "tables": [f"tables/{file}.csv" for s in page.sections for file in s.files],
     }
 

@@ -20,7 +20,7 @@ from transformers import GPT2LMHeadModel, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from normlens.errors import NotApplicable
-from normlens.models.detect import is_eps_encoded
+from normlens.models.detect import HUGE_EPS
 from normlens.norms.fixed_scale import FixedScale
 from normlens.training.recipe import Removal
 
@@ -172,7 +172,7 @@ def removable_layers(model: PreTrainedModel) -> int:
         )
     for path, module in model.named_modules():
         fixed = isinstance(module, FixedScale)
-        if fixed or (isinstance(module, nn.LayerNorm) and is_eps_encoded(module.eps)):
+        if fixed or (isinstance(module, nn.LayerNorm) and module.eps >= HUGE_EPS):
             raise NotApplicable(
                 f"the scale of {path} is a constant already; start from the model with live norms"
             )

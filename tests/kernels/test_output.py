@@ -212,3 +212,12 @@ def test_without_a_tokenizer_the_worst_sequences_show_ids() -> None:
     context = context_of(bare, PARAMETERS, sequences_of([[4, 2, 9]]))
     worst = stream(KERNEL, context, observing(bare, Need.LOGITS)).tables["worst"]
     assert worst.loc[0, "text"] == "4 2 9"
+
+
+def test_an_entropy_above_that_of_the_uniform_distribution_fails_the_check() -> None:
+    lens = lens_of(tiny_gpt2(vocab_size=VOCABULARY))
+    context = context_of(lens, PARAMETERS, sequences_of(ROWS))
+    lens.model.config.vocab_size = 3
+    checks = {c.name: c for c in stream(KERNEL, context, observing(lens, Need.LOGITS)).checks}
+    assert not checks["entropy_bounds"].passed
+    assert checks["finite_logits"].passed

@@ -236,7 +236,7 @@ def test_no_data_is_nan(lens: Lens) -> None:
     assert table.xs("rest", level="group")[measures].isna().all(axis=None)
     assert (table.xs("rest", level="group")["status"] == "no_data").all()
     assert table.xs("first", level="group")[measures].notna().all(axis=None)
-    assert all(h.n == 0 for h in finding.headline)
+    assert [h.name for h in finding.headline if h.n] == ["live_sites"]
 
 
 def test_overflow_is_a_status_and_not_an_average(lens: Lens) -> None:
@@ -292,3 +292,16 @@ def test_identity_norms_have_a_would_be_scale() -> None:
     assert row["mean"] > 0
     assert {h.name: h.value for h in finding.headline}["live_sites"] == 4
     assert all(check.passed for check in finding.checks)
+
+
+def test_an_unverified_norm_fails_the_check(lens: Lens) -> None:
+    context = context_of(lens, ScaleParameters(), sequences_of(random_rows()))
+    look = observing(lens, Need.NORM_MOMENTS)
+    (passed,) = stream(KERNEL, context, look).checks
+    assert passed.passed
+    first, *others = lens.verification
+    doubtful = dataclasses.replace(first, residual=2 * first.tolerance)
+    other = dataclasses.replace(lens, verification=(doubtful, *others))
+    (failed,) = stream(KERNEL, dataclasses.replace(context, lens=other), look).checks
+    assert failed.value == pytest.approx(2)
+    assert not failed.passed

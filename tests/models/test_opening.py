@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from normlens.errors import LoadError, ModelNotFound, UsageError
+from normlens.errors import LoadError, ModelNotFound, NotApplicable, UsageError
 from normlens.hooks import hook_count
 from normlens.models import Lens, open_model
+from normlens.models.export import write_model
 from normlens.models.listing import bundled_directories
 from normlens.norms import NormKind
 from tests.tiny import EPS, tiny_fixed_scale, tiny_gpt2, tiny_llama, tokenizer
@@ -74,15 +75,22 @@ def test_local_fixed_scale(fixed_scale_directory: Path) -> None:
     assert lens.identity.licence == "Apache-2.0"
 
 
-def test_half_precision_storage_keeps_norms_exact(tmp_path: Path) -> None:
-    from normlens.models.export import write_model
-
-    original = tiny_fixed_scale(3)
+@pytest.mark.parametrize("build", [tiny_gpt2, tiny_llama, tiny_fixed_scale])
+def test_half_precision_storage_keeps_norms_exact(build, tmp_path: Path) -> None:
+    original = build(3)
     write_model(original, tokenizer(), tmp_path / "half")
     lens = open_model(tmp_path / "half")
     for name, value in lens.model.state_dict().items():
-        exact = ".ln_" in name
+        exact = "ln_" in name or "norm" in name
         assert torch.equal(value, original.state_dict()[name]) == exact, name
+
+
+def test_what_the_layout_cannot_say_is_not_written(tmp_path: Path) -> None:
+    model = tiny_fixed_scale(3)
+    model.transformer.ln_f.centred = False
+    with pytest.raises(NotApplicable, match=r"transformer\.ln_f does not centre"):
+        write_model(model, tokenizer(), tmp_path / "uncentred")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])

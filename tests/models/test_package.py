@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -25,19 +25,21 @@ def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         open_model("smollm2-135m")
 
 
-class Damaged:
-    """A distribution whose GGUF file is not one."""
-
-    version = "0"
+class Damaged(Distribution):
+    """An installed package whose files all hold the same few words."""
 
     def __init__(self, root: Path, names: list[str]) -> None:
-        from importlib.metadata import PackagePath
-
         self.root = root
-        self.files = [PackagePath(name) for name in names]
-        for file in self.files:
-            file.hash = None
-            (root / file).write_text("not a model")
+        self.names = names
+        for name in names:
+            (root / name).write_text("not a model")
+
+    def read_text(self, filename: str) -> str | None:
+        texts = {
+            "METADATA": "Metadata-Version: 2.1\nName: damaged\nVersion: 0\n",
+            "RECORD": "".join(f"{name},,\n" for name in self.names),
+        }
+        return texts.get(filename)
 
     def locate_file(self, path: object) -> Path:
         return self.root / str(path)
@@ -65,7 +67,7 @@ def test_smollm2() -> None:
     assert lens.identity.licence == "Apache-2.0"
     assert len(lens.sites) == 61
     assert {site.spec.kind for site in lens.sites} == {NormKind.RMS_NORM}
-    assert {site.spec.eps for site in lens.sites} == {pytest.approx(1e-5)}
+    assert [site.spec.eps for site in lens.sites] == pytest.approx([1e-5] * 61)
     assert all(check.passed for check in lens.verification)
     tokenizer = tokenizer_of(lens)
     prompt = "When Mary and John went to the store, John gave a drink to"

@@ -45,15 +45,23 @@ final_step = 5
 """
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    write_model(tiny_gpt2(), tokenizer(), root / "gpt")
+    write_model(tiny_llama(), tokenizer(), root / "llama")
+    return root
+
+
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a recipe, a removal recipe, a text, and two models."""
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(RECIPE, encoding="utf-8")
     Path("removal.toml").write_text(RECIPE + SCHEDULE, encoding="utf-8")
     Path("text.txt").write_text(excerpts()[0][:3000], encoding="utf-8")
-    write_model(tiny_gpt2(), tokenizer(), Path("gpt"))
-    write_model(tiny_llama(), tokenizer(), Path("llama"))
+    for name in ("gpt", "llama"):
+        Path(name).symlink_to(models / name)
     return tmp_path
 
 
@@ -79,7 +87,10 @@ def test_a_dry_run_prints_the_cost_and_the_schedule_and_writes_nothing(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(place.rglob("*"))
-    assert command("remove-norm gpt --text text.txt --context 16 --batch-size 2 --dry-run") == 0
+    line = (
+        "remove-norm gpt --text text.txt --context 16 --batch-size 2 --held-out text.txt --dry-run"
+    )
+    assert command(line) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "gpt-lnfree" in lines[0] and "124 steps of 32 tokens" in lines[0]
     assert lines[2:] == [

@@ -8,6 +8,7 @@ transformers shows the progress of that on stderr.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -74,14 +75,9 @@ def _gguf_file(packaged: Packaged, installed: Distribution) -> tuple[Path, str]:
 
 
 def _dequantise(packaged: Packaged, gguf: Path, target: Path) -> None:
-    card: dict[str, object] = {
-        "name": packaged.id,
-        "purpose": packaged.description,
-        "licence": packaged.licence,
-        "quantised_from": f"{_file_type(gguf)} GGUF",
-        "file": gguf.name,
-    }
+    _require_reader()
     try:
+        file_type = _file_type(gguf)
         with quiet_transformers():
             options = {"gguf_file": gguf.name, "local_files_only": True}
             model = AutoModelForCausalLM.from_pretrained(
@@ -89,21 +85,31 @@ def _dequantise(packaged: Packaged, gguf: Path, target: Path) -> None:
             )
             tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **options)
     except Exception as error:  # a damaged GGUF file raises nearly anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CorruptModel(
-            f"{gguf} cannot be dequantised ({type(error).__name__}: {error}); "
-            f"reinstall it: {packaged.install}"
+            f"{gguf} cannot be dequantised ({reason}); reinstall it: {packaged.install}"
         ) from error
+    card: dict[str, object] = {
+        "name": packaged.id,
+        "purpose": packaged.description,
+        "licence": packaged.licence,
+        "quantised_from": f"{file_type} GGUF",
+        "file": gguf.name,
+    }
     # The weights are plain float32 now; the saved config must not announce packed ones.
     model.config.__dict__.pop("quantization_config", None)
     write_model(model, tokenizer, target, card=card, storage=torch.float32)
 
 
+def _require_reader() -> None:
+    if importlib.util.find_spec("gguf") is None:
+        raise LoadError("reading GGUF files needs the package gguf: pip install gguf")
+
+
 def _file_type(gguf: Path) -> str:
     """The quantisation the file declares, such as ``Q4_1``."""
-    try:
-        from gguf import GGUFReader, LlamaFileType
-    except ImportError as error:
-        raise LoadError("reading GGUF files needs the package gguf: pip install gguf") from error
+    from gguf import GGUFReader, LlamaFileType
+
     field = GGUFReader(gguf).get_field("general.file_type")
     if field is None:
         return "quantised"

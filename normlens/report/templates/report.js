@@ -10,6 +10,7 @@
   const config = (div) => ({
     responsive: true,
     displaylogo: false,
+    displayModeBar: touch || innerWidth < 600 ? false : "hover",
     showSendToCloud: false,
     scrollZoom: false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
