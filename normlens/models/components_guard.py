@@ -1,8 +1,10 @@
-"""Guard of the component view: it must say what the model says.
+"""Guard of the component view: it must say what the model says, and its parts must add up.
 
-Both trees run on one fixed batch, one row of it padded on the right. Their
-log-probabilities must agree; where they do not, the first norm site in order of
-execution whose output differs is named.
+1. Both trees run on one fixed batch, one row of it padded on the right. Their
+   log-probabilities must agree; where they do not, the first norm site in order of
+   execution whose output differs is named.
+2. Embeddings, heads, attention biases and MLPs must sum to the final residual: an
+   architecture that scales a branch, or adds the residual inside one, is refused here.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from normlens.errors import ComponentMismatch, UsageError
 from normlens.hooks import Hook, hooked
+from normlens.models.components_read import Components, read_components, sum_components
 from normlens.models.components_view import ComponentView, forward
 from normlens.models.lens import Lens
 from normlens.tolerances import for_dtype
@@ -24,7 +27,7 @@ _PADDED = 4
 
 
 def verify_components(lens: Lens, view: ComponentView) -> float:
-    """Compare the log-probabilities of ``view`` with those of the model.
+    """Compare ``view`` with the model on a fixed batch.
 
     Returns:
         ``max|log p - log p_view| / max(1, max|log p|)``, dimensionless; at most the tolerance
@@ -32,7 +35,8 @@ def verify_components(lens: Lens, view: ComponentView) -> float:
 
     Raises:
         UsageError: the model is in training mode, where dropout makes every pass differ.
-        ComponentMismatch: the difference exceeds the tolerance for the model's dtype.
+        ComponentMismatch: the difference exceeds the tolerance for the model's dtype, or the
+            components do not sum to the final residual.
     """
     name = lens.identity.name
     if lens.model.training:
@@ -51,7 +55,21 @@ def verify_components(lens: Lens, view: ComponentView) -> float:
                 f"largest log-probability (tolerance {tolerance:.3g}); "
                 f"{_first_difference(lens, view, ids, mask)}; use analyses without components"
             )
+        _verify_sum(name, view, read_components(view, ids, mask), real)
     return difference
+
+
+def _verify_sum(name: str, view: ComponentView, components: Components, real: Tensor) -> None:
+    residual = components.residuals[-1]
+    if all(mlp.shape == residual.shape for mlp in components.mlp):
+        total, absolute = sum_components(view, components)
+        error = ((total - residual).abs() / absolute.clamp(min=1.0))[real].max().item()
+        if not error > for_dtype("component_sum", _dtype(residual)):
+            return
+    raise ComponentMismatch(
+        f"heads, MLPs and embeddings of {name} do not sum to its final residual: the "
+        "architecture scales or merges them; use analyses without components"
+    )
 
 
 def _sample(

@@ -45,7 +45,7 @@ def locate(
             _layer(find, block, n_heads, d_head) for block in _part(bridge, "blocks").children()
         ),
         embeddings=_embeddings(find, bridge),
-        final_norm=find.optional(bridge, "ln_final"),
+        final_norm=find.required(bridge, "ln_final"),
         W_U=unembedding.weight.detach().T,
         b_U=None if unembedding.bias is None else unembedding.bias.detach(),
         n_heads=n_heads,

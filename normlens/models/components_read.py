@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from normlens.errors import NotApplicable
 from normlens.hooks import Hook, hooked
 from normlens.models.components_view import ComponentView, LayerParts, forward
 
@@ -47,11 +46,8 @@ def read_components(
     """Run the view once and keep the output of every component.
 
     Raises:
-        NotApplicable: the model has no final norm, hence no single final residual.
         HookMismatch: a part ran more or less than once.
     """
-    if view.final_norm is None:
-        raise NotApplicable("the model has no final norm whose input is the final residual")
     embeddings: list[Tensor] = []
     z: list[Tensor] = []
     attention: list[Tensor] = []
@@ -89,23 +85,24 @@ def sum_components(
 ) -> tuple[Float[Tensor, "batch pos d_model"], Float[Tensor, "batch pos d_model"]]:
     """Rebuild the final residual from embeddings, heads, attention biases and MLPs.
 
+    Where a norm follows attention, heads do not add up: its output is one term.
+
     Returns:
         The sum, which should equal ``components.residuals[-1]``, and the sum of the
         components' absolute values, the scale on which rounding errors are judged.
-
-    Raises:
-        NotApplicable: attention passes a norm before the residual, so heads do not add up
-            without freezing it.
     """
+    terms: list[Tensor] = list(components.embeddings)
+    for layer, z, attention, mlp in zip(
+        view.layers, components.z, components.attention, components.mlp, strict=True
+    ):
+        if layer.attention_output is layer.out_projection:
+            terms += head_outputs(layer, z).unbind(-2)
+            terms += [] if layer.b_O is None else [layer.b_O]
+        else:
+            terms.append(attention)
+        terms.append(mlp)
     total = torch.zeros_like(components.residuals[-1])
     absolute = torch.zeros_like(total)
-    terms = list(components.embeddings)
-    for layer, z, mlp in zip(view.layers, components.z, components.mlp, strict=True):
-        if layer.attention_output is not layer.out_projection:
-            raise NotApplicable("a norm follows attention: heads do not add up to the residual")
-        terms += head_outputs(layer, z).unbind(-2)
-        terms += [] if layer.b_O is None else [layer.b_O]
-        terms.append(mlp)
     for term in terms:
         total = total + term
         absolute = absolute + term.abs()

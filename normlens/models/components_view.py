@@ -59,7 +59,7 @@ class ComponentView:
         embeddings: modules whose *outputs* sum to the residual before block 0: token and
             position embedding, or the norm that follows them. A position embedding may
             have a batch axis of 1.
-        final_norm: its *input* is the final residual ``r``; None where the model has none.
+        final_norm: its *input* is the final residual ``r``.
         W_U: ``[d_model d_vocab]``.
         b_U: ``[d_vocab]``, None where the unembedding has no bias.
         n_heads: query heads per layer.
@@ -70,7 +70,7 @@ class ComponentView:
     bridge: nn.Module
     layers: tuple[LayerParts, ...]
     embeddings: tuple[nn.Module, ...]
-    final_norm: nn.Module | None
+    final_norm: nn.Module
     W_U: Float[Tensor, "d_model d_vocab"]
     b_U: Float[Tensor, " d_vocab"] | None
     n_heads: int

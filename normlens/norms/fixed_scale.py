@@ -39,10 +39,11 @@ class FixedScale(nn.Module):
         self.register_buffer("scale", torch.tensor(float(scale)))
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Apply the map; the result has the dtype of ``x``."""
-        centred = x - x.mean(-1, keepdim=True) if self.centred else x
-        y = centred * (self.weight / self.scale).to(x.dtype)
-        return y if self.bias is None else y + self.bias.to(x.dtype)
+        """Apply the map in float32 or wider; the result has the dtype of ``x``."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        centred = wide - wide.mean(-1, keepdim=True) if self.centred else wide
+        y = centred * (self.weight / self.scale).to(wide.dtype)
+        return (y if self.bias is None else y + self.bias.to(wide.dtype)).to(x.dtype)
 
     def extra_repr(self) -> str:
         """Width and scale, for ``print(model)``."""

@@ -5,7 +5,7 @@ identification, 2211.00593). The corrupted prompt has the other name as its subj
 exchanges answer and wrong answer. Every name, object and place is one token with its
 leading space for GPT-2 and for SmolLM2.
 
-``pronouns``: the pronoun that agrees with a gendered noun or name. The corrupted prompt has
+``pronouns``: the pronoun that agrees with a gendered noun. The corrupted prompt has
 the noun of the other gender. Each pair appears in both directions, so a model that always
 prefers one gender scores one half. All words are frequent in the training books and one
 token for the bundled tokenizer.
@@ -50,14 +50,19 @@ IOI_PLACES = (
 SUBJECT, POSSESSIVE = (" he", " she"), (" his", " her")
 PRONOUN_TEMPLATES = {
     "said": ("The {noun} said that", SUBJECT),
-    "then": ("The old {noun} looked at the door, and then", SUBJECT),
-    "shook": ("The {noun} shook", POSSESSIVE),
-    "put": ("The young {noun} put on", POSSESSIVE),
-    "opened": ("Then the {noun} opened", POSSESSIVE),
+    "asked": ("The {noun} asked if", SUBJECT),
+    "because": ("The {noun} was very tired, because", SUBJECT),
+    "when": ("The {noun} was very happy when", SUBJECT),
+    "until": ("The {noun} waited until", SUBJECT),
+    "then": ("The {noun} came into the room, and then", SUBJECT),
+    "shook": ("The old {noun} shook", POSSESSIVE),
+    "held": ("The {noun} held out", POSSESSIVE),
+    "turned": ("The {noun} turned", POSSESSIVE),
 }
 PRONOUN_NOUNS = (
     ("king", "queen"), ("man", "woman"), ("boy", "girl"), ("father", "mother"),
-    ("brother", "sister"), ("gentleman", "lady"), ("prince", "princess"), ("husband", "wife"),
+    ("brother", "sister"), ("son", "daughter"), ("uncle", "aunt"), ("gentleman", "lady"),
+    ("prince", "princess"), ("husband", "wife"),
 )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ ANALYSES = ("scale", "output", "freeze-sweep")
 
 def command(model: Path, store: Path, out: Path) -> list[str]:
     return [
-        sys.executable, "-m", "normlens", "run", *ANALYSES, str(model), "--sequences", "0",
+        sys.executable, "-m", "normlens", "run", *ANALYSES, str(model), "--sequences", "512",
         "--context", "32", "--batch-size", "64", "--store", str(store), "--out", str(out),
-        "--freeze-sweep.sequences", "400", "--threads", "1",
+        "--freeze-sweep.sequences", "192", "--threads", "1",
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GraniteConfig, GraniteForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from normlens.errors import ComponentMismatch, NotApplicable, UsageError
@@ -18,7 +19,7 @@ from normlens.models.components_guard import verify_components
 from normlens.models.components_locate import locate
 from normlens.models.lens import Lens
 from tests.models.component_models import MODELS, batch, lens_of, shared
-from tests.tiny import tiny_gpt2
+from tests.tiny import randomise, tiny_gpt2
 
 pytestmark = pytest.mark.components
 
@@ -208,6 +209,31 @@ def test_the_guard_notices_not_a_number() -> None:
     dict(view.bridge.named_buffers())["unembed._original_component.bias"][5] = torch.nan
     with pytest.raises(ComponentMismatch):
         verify_components(lens, view)
+
+
+def test_the_guard_notices_components_that_do_not_add_up() -> None:
+    lens = lens_of(MODELS["layer_norm"]())
+    view = component_view(lens)
+    halved = [replace(layer, W_O=layer.W_O / 2) for layer in view.layers]
+    with pytest.raises(ComponentMismatch, match="do not sum to its final residual"):
+        verify_components(lens, replace(view, layers=tuple(halved)))
+
+
+def test_an_architecture_that_scales_its_branches_is_refused() -> None:
+    config = GraniteConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        residual_multiplier=0.5,
+    )
+    model = randomise(GraniteForCausalLM(config), 0)
+    lens = replace(lens_of(tiny_gpt2()), model=model, sites=())
+    with pytest.raises(ComponentMismatch, match="scales or merges"):
+        component_view(lens)
 
 
 def test_a_model_in_training_mode_is_refused() -> None:
