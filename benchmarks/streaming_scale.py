@@ -166,7 +166,8 @@ def main() -> None:
     unit = statistics.median(seconds["plain"])
     memory = {way: peak_megabytes(way) for way in WAYS}
     table = Table(
-        title=f"12 layers, d={WIDTH}, {BATCH} x {POSITIONS} tokens, {torch.get_num_threads()} threads"
+        title=f"{LAYERS} layers, d={WIDTH}, {BATCH} x {POSITIONS} tokens, "
+        f"{torch.get_num_threads()} threads"
     )
     for column in ("way", "median s", "x plain", "peak MB over plain"):
         table.add_column(column, justify="left" if column == "way" else "right")

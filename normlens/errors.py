@@ -15,7 +15,7 @@
     │   └── ComponentMismatch     the component view disagrees with the model
     ├── StoreMismatch             stored results belong to another computation (exit code 2)
     ├── OutputError               the output cannot be written (exit code 2)
-    └── TrainingDiverged          the loss left the rails; the last good checkpoint is kept (exit code 1)
+    └── TrainingDiverged          the loss left the rails; the checkpoint is kept (exit code 1)
 """
 
 from __future__ import annotations

@@ -131,8 +131,14 @@ class Result:
                 models=tuple(meta["models"]),
                 tables=tables,
                 schemas=schemas,
-                headline={m: tuple(Headline(**_none_to_nan(h)) for h in hs) for m, hs in meta["headline"].items()},
-                checks={m: tuple(Check(**_none_to_nan(c)) for c in cs) for m, cs in meta["checks"].items()},
+                headline={
+                    m: tuple(Headline(**_none_to_nan(h)) for h in hs)
+                    for m, hs in meta["headline"].items()
+                },
+                checks={
+                    m: tuple(Check(**_none_to_nan(c)) for c in cs)
+                    for m, cs in meta["checks"].items()
+                },
                 provenance=meta["provenance"],
                 warnings=tuple(meta["warnings"]),
                 not_applicable=meta["not_applicable"],
@@ -154,7 +160,9 @@ def concat(results: Sequence[Result]) -> Result:
     if len({result.analysis for result in results}) > 1:
         raise UsageError("results of different analyses cannot be put side by side")
     if any(result.schemas != first.schemas for result in results):
-        raise UsageError(f"results of {first.analysis} were made by different versions; run it again")
+        raise UsageError(
+            f"results of {first.analysis} were made by different versions; run it again"
+        )
     if len(set(models)) < len(models):
         raise UsageError(f"a model appears twice in {', '.join(models)}; give each its own --name")
     return Result(

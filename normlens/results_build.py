@@ -60,9 +60,7 @@ def to_result(
     )
 
 
-def empty_result(
-    analysis: Analysis, lens: Lens, reason: str, origin: Mapping[str, Any]
-) -> Result:
+def empty_result(analysis: Analysis, lens: Lens, reason: str, origin: Mapping[str, Any]) -> Result:
     """The Result of a model that the analysis does not apply to."""
     name = lens.identity.name
     schemas = schemas_of(analysis)
@@ -85,7 +83,9 @@ def _frame(finding: Finding, table: str) -> pd.DataFrame | None:
         return None
     return pd.concat(
         [
-            pd.DataFrame({"headline": key, "replicate": range(len(values)), "value": values.numpy()})
+            pd.DataFrame(
+                {"headline": key, "replicate": range(len(values)), "value": values.numpy()}
+            )
             for key, values in finding.replicates.items()
         ],
         ignore_index=True,
@@ -105,5 +105,7 @@ def _conform(schema: TableSchema, frame: pd.DataFrame | None, model: str) -> pd.
         )
     if set(frame.columns) != set(dtypes):
         odd = sorted(set(frame.columns) ^ set(dtypes))
-        raise VerificationError(f"table {schema.name} and its declaration differ in {', '.join(odd)}")
+        raise VerificationError(
+            f"table {schema.name} and its declaration differ in {', '.join(odd)}"
+        )
     return frame[list(dtypes)].astype(dtypes).reset_index(drop=True)

@@ -26,6 +26,7 @@ from normlens.catalog import Analysis, Need, get
 from normlens.errors import NotApplicable, UsageError
 from normlens.models.components import component_view
 from normlens.models.lens import Lens
+from normlens.models.tokenizers import tokenizer_of
 from normlens.provenance import computation_key, provenance
 from normlens.results import Result
 from normlens.results_build import empty_result, to_result
@@ -132,7 +133,7 @@ def _plan(
     chosen = analysis.parameters(**given) if isinstance(given, Mapping) else given
     if analysis.runs_on == "prompt":
         sequences = encode_prompt(
-            chosen.prompt, lens.tokenizer, context=context_length(lens), bos=sequences.bos
+            chosen.prompt, tokenizer_of(lens), context=context_length(lens), bos=sequences.bos
         )
     context = Context(lens, chosen, sequences, REPLICATES)
     key = computation_key(analysis, lens, sequences, asdict(chosen), options.seed)

@@ -15,6 +15,7 @@ from normlens.capture.shards import Report
 from normlens.errors import UsageError
 from normlens.models.lens import Lens
 from normlens.models.lineage import weight_cosine
+from normlens.models.tokenizers import tokenizer_of
 from normlens.results import Result, concat
 from normlens.runner import context_length, run
 from normlens.text import DEFAULT_CONTEXT, BosPolicy, Documents, encode
@@ -46,7 +47,11 @@ def compare(
         context: tokens per sequence; None takes the smaller of 512 and the model's own.
         bos: BOS policy.
         parameters: by analysis name.
-        batch_size, store, seed, force, command: see :func:`normlens.runner.run`.
+        batch_size: sequences per forward pass.
+        store: directory of results and shards.
+        seed: of the bootstrap intervals.
+        force: compute again even if stored.
+        command: recorded in the provenance.
         progress: from a model's name, what is called after every shard.
 
     Raises:
@@ -61,7 +66,7 @@ def compare(
         lens = opener()
         longest = context_length(lens)
         width = min(context or DEFAULT_CONTEXT, longest)
-        corpus = encode(documents, lens.tokenizer, context=width, bos=bos)
+        corpus = encode(documents, tokenizer_of(lens), context=width, bos=bos)
         if sequences is not None:
             corpus = corpus.spread(sequences)
         results = run(

@@ -52,8 +52,10 @@ def renamed(result: Result, model: str) -> Result:
     if old == model:
         return result
     tables = {
-        name: table.assign(model=model).astype(table.dtypes) for name, table in result.tables.items()
+        name: table.assign(model=model).astype(table.dtypes)
+        for name, table in result.tables.items()
     }
+    reason = result.not_applicable.get(old, "")
     origin = {**result.provenance[old], "name": model}
     return dataclasses.replace(
         result,
@@ -62,5 +64,5 @@ def renamed(result: Result, model: str) -> Result:
         headline={model: result.headline[old]},
         checks={model: result.checks[old]},
         provenance={model: origin},
-        not_applicable={model: why for why in result.not_applicable.values()},
+        not_applicable=dict.fromkeys([model] if result.not_applicable else [], reason),
     )

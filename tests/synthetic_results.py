@@ -17,6 +17,8 @@ import pandas as pd
 from normlens import catalog
 from normlens.results import Check, Column, Headline, Result, TableSchema, concat
 
+MODEL = Column("model", "str", "", "name of the model")
+STATUS = Column("status", "str", "", "ok, no_data, not_applicable or overflow")
 REPLICATES = TableSchema(
     "replicates",
     "Bootstrap replicates of headline numbers.",
@@ -65,7 +67,10 @@ def result(analysis: str, models: Sequence[Model] = FOUR) -> Result:
 def of_model(analysis: str, model: Model, among: Sequence[Model] = FOUR) -> Result:
     """The Result of one analysis on one model."""
     declared = catalog.get(analysis)
-    schemas = {schema.name: schema for schema in (*declared.tables, REPLICATES)}
+    schemas = {
+        schema.name: TableSchema(schema.name, schema.doc, (MODEL, *schema.columns, STATUS))
+        for schema in (*declared.tables, REPLICATES)
+    }
     reason = ""
     if analysis == "freeze-sweep" and model.kind == "scale_free":
         reason = "every scale of this model is fixed already"
@@ -74,7 +79,7 @@ def of_model(analysis: str, model: Model, among: Sequence[Model] = FOUR) -> Resu
     tables = {
         name: _conform(filled.get(name, []), schema, model.name) for name, schema in schemas.items()
     }
-    tables["replicates"] = _replicates(headline, model)
+    tables["replicates"] = _replicates(headline, schemas["replicates"], model)
     return Result(
         analysis=analysis,
         models=(model.name,),
@@ -90,14 +95,13 @@ def of_model(analysis: str, model: Model, among: Sequence[Model] = FOUR) -> Resu
 def provenance(model: Model, among: Sequence[Model] = FOUR) -> dict[str, Any]:
     """What the runner records about a model."""
     kind = "fixed_scale" if model.kind == "scale_free" else "layer_norm"
-    kin = [other for other in among if _root(other) == _root(model) and other.name != model.name]
     return {
         "name": model.name,
         "source": f"bundled:{model.name}",
         "weights_sha256": f"{model.seed:064x}",
         "kind": model.kind,
         "ancestor": model.ancestor,
-        "related_to": [{"model": other.name, "cosine": 0.987} for other in kin],
+        "weight_cosine_to_reference": 0.987 if _root(model) == _root(among[0]) else 0.02,
         "tokenizer_sha256": "ab" * 32,
         "corpus": "books-held-out",
         "corpus_sha256": "cd" * 32,
@@ -411,7 +415,7 @@ def _checks(analysis: str, model: Model) -> tuple[Check, ...]:
     return (Check(f"{analysis}: sums agree", value, 1e-5, True, "two ways to the same number"),)
 
 
-def _replicates(headline: Sequence[Headline], model: Model) -> pd.DataFrame:
+def _replicates(headline: Sequence[Headline], schema: TableSchema, model: Model) -> pd.DataFrame:
     # Documents vary alike in every model, and a little on top in each: paired replicates.
     shared = np.random.default_rng(99).normal(size=200)
     own = np.random.default_rng(model.seed).normal(size=200)
@@ -421,13 +425,11 @@ def _replicates(headline: Sequence[Headline], model: Model) -> pd.DataFrame:
         if math.isfinite(h.low)
         for i in range(200)
     ]
-    return _conform(rows, REPLICATES, model.name)
+    return _conform(rows, schema, model.name)
 
 
 def _conform(rows: Rows, schema: TableSchema, model: str) -> pd.DataFrame:
-    frame = pd.DataFrame(
-        {c.name: pd.array([row[c.name] for row in rows], dtype=c.dtype) for c in schema.columns}
+    full = [{"model": model, "status": "ok", **row} for row in rows]
+    return pd.DataFrame(
+        {c.name: pd.array([row[c.name] for row in full], dtype=c.dtype) for c in schema.columns}
     )
-    frame.insert(0, "model", pd.array([model] * len(rows), dtype="str"))
-    frame.insert(1, "status", pd.array(["ok"] * len(rows), dtype="str"))
-    return frame

@@ -1,0 +1,1 @@
+"""One pass over a corpus: batches, forward passes, mergeable statistics, shards."""

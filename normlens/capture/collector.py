@@ -19,7 +19,9 @@ class ComponentCollector:
 
     def __init__(self, view: ComponentView) -> None:
         if view.final_norm is None:
-            raise NotApplicable("the model has no final norm module, so its last residual is not seen")
+            raise NotApplicable(
+                "the model has no final norm module, so its last residual is not seen"
+            )
         self._seen: dict[str, Tensor] = {}
         self._layers = view.n_layers
         self._embeddings = [f"embed.{i}" for i in range(len(view.embeddings))]

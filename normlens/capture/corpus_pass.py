@@ -54,7 +54,12 @@ def run_pass(
             needs = frozenset[Need]().union(*(job.needs for job in missing))
             fresh = {job.name: job.kernel.init(job.context) for job in missing}
             for batch in batches(
-                sequences, start, stop, size=batch_size, device=tree.lens.placement.device, weights=weights
+                sequences,
+                start,
+                stop,
+                size=batch_size,
+                device=tree.lens.placement.device,
+                weights=weights,
             ):
                 observed = observe(tree, batch, needs)
                 for job in missing:

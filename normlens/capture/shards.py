@@ -82,7 +82,9 @@ class ShardStore:
         description = path.parents[1] / "key.json"
         if not description.is_file():
             with atomic_file(description) as temporary:
-                temporary.write_text(json.dumps(self.key, indent=2, sort_keys=True, default=str) + "\n")
+                temporary.write_text(
+                    json.dumps(self.key, indent=2, sort_keys=True, default=str) + "\n"
+                )
         state.save(path, {"key": digest(self.key)})
 
     def clear(self) -> None:

@@ -85,9 +85,15 @@ class State:
 
     def save(self, path: Path, metadata: dict[str, str]) -> None:
         """Write atomically as safetensors."""
-        meta = {**metadata, "reductions": json.dumps(self.reductions), "limits": json.dumps(self.limits)}
+        meta = {
+            **metadata,
+            "reductions": json.dumps(self.reductions),
+            "limits": json.dumps(self.limits),
+        }
         with atomic_file(path) as temporary:
-            save_file({k: v.contiguous() for k, v in self.tensors.items()}, temporary, metadata=meta)
+            save_file(
+                {k: v.contiguous() for k, v in self.tensors.items()}, temporary, metadata=meta
+            )
 
     @staticmethod
     def load(path: Path, expected: dict[str, str]) -> State:

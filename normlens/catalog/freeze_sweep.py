@@ -26,9 +26,11 @@ FREEZE_SWEEP = Analysis(
     explanation=(
         "Every site with a live scale is fixed to its mean over the corpus (the first token of a "
         "sequence to the mean over first tokens), one at a time and cumulatively in removal order "
-        "(MLP norms by layer, attention norms by layer, the final norm). `delta_loss` is the change of "
-        "the mean cross-entropy and `kl` the mean `KL(intact || frozen)`, both on the same tokens, "
-        "in nats per token. This measures removability without fine-tuning; a small spread of the scale does not."
+        "(MLP norms by layer, attention norms by layer, the final norm). `delta_loss` is the "
+        "change of the mean cross-entropy and `kl` the mean `KL(intact || frozen)`, both on the "
+        "same tokens, "
+        "in nats per token. This measures removability without fine-tuning; a small spread of the "
+        "scale does not."
     ),
     parameters=FreezeSweepParameters,
     runs_on="corpus",
@@ -39,14 +41,26 @@ FREEZE_SWEEP = Analysis(
             "sweep",
             "One row per site and mode.",
             (
-                SITE, LAYER, ROLE, ORDER, KIND,
-                Column("mode", "str", "", "single: this site alone; cumulative: this and all before it"),
+                SITE,
+                LAYER,
+                ROLE,
+                ORDER,
+                KIND,
+                Column(
+                    "mode", "str", "", "single: this site alone; cumulative: this and all before it"
+                ),
                 Column("step", "int64", "", "rank in removal order, from 1"),
                 N,
                 measure("loss", "nats/token", "mean cross-entropy with the scale fixed"),
                 measure("delta_loss", "nats/token", "loss minus the intact model's"),
-                measure("delta_low", "nats/token", "95 % paired bootstrap interval, documents resampled"),
-                measure("delta_high", "nats/token", "95 % paired bootstrap interval, documents resampled"),
+                measure(
+                    "delta_low", "nats/token", "95 % paired bootstrap interval, documents resampled"
+                ),
+                measure(
+                    "delta_high",
+                    "nats/token",
+                    "95 % paired bootstrap interval, documents resampled",
+                ),
                 measure("kl", "nats/token", "mean KL(intact || frozen)"),
                 measure("frozen_scale", "residual units", "the mean the scale was fixed to"),
                 measure("frozen_scale_first", "residual units", "the same for first tokens"),
@@ -57,6 +71,8 @@ FREEZE_SWEEP = Analysis(
     kernel="freeze_sweep:KERNEL",
     citations=(
         Citation("Heimersheim 2024, You can remove GPT2's LayerNorm by fine-tuning", "2409.13710"),
-        Citation("Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"),
+        Citation(
+            "Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"
+        ),
     ),
 )

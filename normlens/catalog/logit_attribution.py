@@ -47,7 +47,9 @@ LOGIT_ATTRIBUTION = Analysis(
             "components",
             "One row per component.",
             (
-                COMPONENT, LAYER, HEAD,
+                COMPONENT,
+                LAYER,
+                HEAD,
                 Column("type", "str", "", "head, mlp, attn_bias or embedding"),
                 N,
                 measure("dla", "logits", "mean direct logit attribution to the target token"),
@@ -76,10 +78,18 @@ LOGIT_ATTRIBUTION = Analysis(
             ),
         ),
     ),
-    figures=("logit_attribution:nmae_heads", "logit_attribution:dla_against_effect", "logit_attribution:groups"),
+    figures=(
+        "logit_attribution:nmae_heads",
+        "logit_attribution:dla_against_effect",
+        "logit_attribution:groups",
+    ),
     kernel="logit_attribution:KERNEL",
     citations=(
-        Citation("Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"),
-        Citation("Rushing & Nanda 2024, Explorations of Self-Repair in Language Models", "2402.15390"),
+        Citation(
+            "Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"
+        ),
+        Citation(
+            "Rushing & Nanda 2024, Explorations of Self-Repair in Language Models", "2402.15390"
+        ),
     ),
 )

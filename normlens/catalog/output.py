@@ -30,8 +30,8 @@ OUTPUT = Analysis(
         "over every position that has a next token; the prediction made at the first token is in "
         "`first`, all others in `rest`, both together in `all`. ECE is the expected calibration "
         "error of the top-1 probability, "
-        "`sum_b (n_b/n) |accuracy_b - confidence_b|` over equal-width bins. Quantiles show what a mean hides: "
-        "a few tokens the training text lacked can own it."
+        "`sum_b (n_b/n) |accuracy_b - confidence_b|` over equal-width bins. Quantiles show what "
+        "a mean hides: a few tokens the training text lacked can own it."
     ),
     parameters=OutputParameters,
     runs_on="corpus",
@@ -45,8 +45,16 @@ OUTPUT = Analysis(
                 Column("group", "str", "", "all, rest (predicted after the first token) or first"),
                 N,
                 measure("cross_entropy", "nats/token", "mean -ln p(next token)"),
-                measure("cross_entropy_low", "nats/token", "95 % bootstrap interval, documents resampled"),
-                measure("cross_entropy_high", "nats/token", "95 % bootstrap interval, documents resampled"),
+                measure(
+                    "cross_entropy_low",
+                    "nats/token",
+                    "95 % bootstrap interval, documents resampled",
+                ),
+                measure(
+                    "cross_entropy_high",
+                    "nats/token",
+                    "95 % bootstrap interval, documents resampled",
+                ),
                 measure("perplexity", "1", "exp(cross_entropy)"),
                 measure("entropy", "nats/token", "mean predictive entropy"),
                 measure("ece", "1", "expected calibration error of the top-1 probability"),
@@ -99,7 +107,11 @@ OUTPUT = Analysis(
     figures=("output:loss", "output:calibration", "output:quantiles"),
     kernel="output:KERNEL",
     citations=(
-        Citation("Guo et al. 2017, On Calibration of Modern Neural Networks", "1706.04599", "eq. 3"),
-        Citation("Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"),
+        Citation(
+            "Guo et al. 2017, On Calibration of Modern Neural Networks", "1706.04599", "eq. 3"
+        ),
+        Citation(
+            "Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"
+        ),
     ),
 )

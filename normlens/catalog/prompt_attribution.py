@@ -21,11 +21,13 @@ class PromptAttributionParameters:
         description="text to analyse",
     )
     target: str = Field(
-        default="", max_length=1000,
+        default="",
+        max_length=1000,
         description="single token to attribute at the last position; empty: the top prediction",
     )
     against: str = Field(
-        default="", max_length=1000,
+        default="",
+        max_length=1000,
         description="single token to subtract (logit difference); empty: vocabulary-centred logit",
     )
 
@@ -35,9 +37,9 @@ PROMPT_ATTRIBUTION = Analysis(
     title="Logit attribution of one prompt",
     question="Which components write the prediction at each position of this prompt?",
     explanation=(
-        "`DLA(c)`, `DE(c)` and their difference per component at every position, for the token that "
-        "follows it (at the last position: the target). The waterfall of the last position adds "
-        "all components and the bias terms to the vocabulary-centred logit, or to the logit "
+        "`DLA(c)`, `DE(c)` and their difference per component at every position, for the token "
+        "that follows it (at the last position: the target). The waterfall of the last position "
+        "adds all components and the bias terms to the vocabulary-centred logit, or to the logit "
         "difference; the sum is checked against the model."
     ),
     parameters=PromptAttributionParameters,
@@ -52,8 +54,12 @@ PROMPT_ATTRIBUTION = Analysis(
                 Column("position", "int64", "", "position whose prediction is attributed"),
                 Column("token", "str", "", "token at that position"),
                 Column("target", "str", "", "token whose logit is attributed"),
-                COMPONENT, LAYER, HEAD,
-                Column("type", "str", "", "head, mlp, attn_bias, embedding, norm_bias or unembed_bias"),
+                COMPONENT,
+                LAYER,
+                HEAD,
+                Column(
+                    "type", "str", "", "head, mlp, attn_bias, embedding, norm_bias or unembed_bias"
+                ),
                 measure("dla", "logits", "direct logit attribution"),
                 measure("direct_effect", "logits", "exact direct effect; empty for bias terms"),
                 measure("self_repair", "logits", "DE - DLA; empty for bias terms"),
@@ -76,6 +82,8 @@ PROMPT_ATTRIBUTION = Analysis(
     figures=("prompt_attribution:waterfall", "prompt_attribution:by_position"),
     kernel="prompt_attribution:KERNEL",
     citations=(
-        Citation("Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"),
+        Citation(
+            "Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"
+        ),
     ),
 )

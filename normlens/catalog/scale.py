@@ -41,7 +41,11 @@ SCALE = Analysis(
             "scale",
             "One row per site and token group.",
             (
-                SITE, LAYER, ROLE, ORDER, KIND,
+                SITE,
+                LAYER,
+                ROLE,
+                ORDER,
+                KIND,
                 Column("group", "str", "", "first: first token of each sequence; rest: all others"),
                 Column("applied", "bool", "", "whether the model divides by this scale"),
                 N,
@@ -56,7 +60,9 @@ SCALE = Analysis(
                 measure("minimum", "residual units", "smallest"),
                 measure("maximum", "residual units", "largest"),
                 measure("ones_share", "1", "mean share of the input along the ones direction"),
-                measure("applied_scale", "residual units", "the constant a scale-free site divides by"),
+                measure(
+                    "applied_scale", "residual units", "the constant a scale-free site divides by"
+                ),
             ),
         ),
         TableSchema(
@@ -75,6 +81,8 @@ SCALE = Analysis(
     citations=(
         Citation("Ba et al. 2016, Layer Normalization", "1607.06450", "eq. 3-4"),
         Citation("Zhang & Sennrich 2019, RMSNorm", "1910.07467", "eq. 4"),
-        Citation("Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"),
+        Citation(
+            "Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"
+        ),
     ),
 )

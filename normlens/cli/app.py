@@ -19,7 +19,8 @@ app = App(
     version=__version__,
     help=(
         "What normalization does inside a transformer, and what changes when it is gone.\n\n"
-        "Start with `normlens models`, then `normlens compare books-ln books-lnfree --out out/first`."
+        "Start with `normlens models`, then "
+        "`normlens compare books-ln books-lnfree --out out/first`."
     ),
     help_format="markdown",
     result_action="return_value",

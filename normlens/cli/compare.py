@@ -14,8 +14,8 @@ from normlens.cli.options import (
     TextOptions,
     as_config,
 )
-from normlens.cli.run import check_text_options, command_line
 from normlens.cli.parameters import AnalysisFlags, chosen_parameters
+from normlens.cli.run import check_text_options, command_line
 from normlens.cli.tables import console
 from normlens.errors import UsageError
 

@@ -14,6 +14,7 @@ from normlens.catalog import Need, get
 from normlens.cli.options import TextOptions
 from normlens.cli.tables import console
 from normlens.models.lens import Lens
+from normlens.models.tokenizers import tokenizer_of
 from normlens.runner import context_length
 from normlens.text import DEFAULT_CONTEXT, Documents, encode
 
@@ -33,15 +34,13 @@ def print_estimate(
     activations and logits takes.
     """
     width = min(options.context or DEFAULT_CONTEXT, context_length(lens))
-    corpus = encode(documents, lens.tokenizer, context=width, bos=options.bos)
+    corpus = encode(documents, tokenizer_of(lens), context=width, bos=options.bos)
     if options.sequences:
         corpus = corpus.spread(options.sequences)
     needs = frozenset[Need]().union(*(get(name).needs for name in analyses))
     weights = torch.ones(1, len(corpus.document_ids), dtype=torch.float64)
     size = min(options.batch_size, len(corpus))
-    batch = next(
-        batches(corpus, 0, size, size=size, device=lens.placement.device, weights=weights)
-    )
+    batch = next(batches(corpus, 0, size, size=size, device=lens.placement.device, weights=weights))
     started = time.perf_counter()
     observe(plain_tree(lens), batch, needs - {Need.COMPONENTS})
     seconds = time.perf_counter() - started
@@ -52,7 +51,9 @@ def print_estimate(
         analysis = get(name)
         if analysis.style == "procedure":
             chosen = parameters.get(name) or analysis.parameters()
-            sequences += min(chosen.sequences, len(corpus)) * (PROCEDURE_FORWARDS_PER_SITE * live + 2)
+            sequences += min(chosen.sequences, len(corpus)) * (
+                PROCEDURE_FORWARDS_PER_SITE * live + 2
+            )
     element = torch.finfo(next(lens.model.parameters()).dtype).bits // 8
     parameters_bytes = sum(p.numel() * p.element_size() for p in lens.model.parameters())
     config = lens.model.config

@@ -68,7 +68,9 @@ def inspect(model: str, *, options: ModelOptions | None = None, as_json: Json = 
     out = console()
     out.print(f"[bold]{identity.name}[/bold]  {identity.source}", markup=True)
     out.print(f"weights sha256 {identity.weights_sha256}")
-    out.print(f"dtype {placement.dtype} on {placement.device}; {lens.model.num_parameters():,} parameters")
+    out.print(
+        f"dtype {placement.dtype} on {placement.device}; {lens.model.num_parameters():,} parameters"
+    )
     if lens.lineage.ancestor:
         out.print(f"fine-tuned from {lens.lineage.ancestor} (declared)")
     if identity.quantised_from:

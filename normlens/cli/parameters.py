@@ -60,7 +60,9 @@ def chosen_parameters(flags: Any | None) -> dict[str, Any]:
     chosen = {}
     for analysis in ALL:
         try:
-            chosen[analysis.name] = analysis.parameters(**asdict(getattr(flags, _attribute(analysis.name))))
+            chosen[analysis.name] = analysis.parameters(
+                **asdict(getattr(flags, _attribute(analysis.name)))
+            )
         except ValidationError as error:
             first = error.errors()[0]
             flag = ".".join([f"--{analysis.name}", *(str(part) for part in first["loc"])])

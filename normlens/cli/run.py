@@ -47,12 +47,11 @@ def run(
     same command goes on where it stopped.
 
     Examples:
-
     `normlens run scale output books-ln`
 
     `normlens run logit-attribution books-ln books-lnfree --sequences 512 --out out/dla`
 
-    `normlens run prompt-attribution smollm2-135m --prompt-attribution.prompt "The capital of France is"`
+    `normlens run prompt-attribution smollm2-135m --prompt-attribution.prompt "The sun is"`
 
     Parameters
     ----------

@@ -47,7 +47,9 @@ def print_result(result: Result) -> None:
         for model in result.models:
             found = next((h for h in result.headline[model] if h.name == name), None)
             unit = found.unit if found else unit
-            cells.append("n/a" if found is None else _with_interval(found.value, found.low, found.high))
+            cells.append(
+                "n/a" if found is None else _with_interval(found.value, found.low, found.high)
+            )
         table.add_row(escape(name), escape(unit), *cells)
     out = console()
     out.print(table)

@@ -112,6 +112,9 @@ def difference(result: Result, headline: str, model: str, reference: str) -> Dif
         return None
     ours, theirs = result.provenance.get(model, {}), result.provenance.get(reference, {})
     reason = incomparable(theirs, ours)
+    # On a prompt the description names the target, which models may predict differently.
+    if catalog.get(result.analysis).runs_on == "prompt" and first.doc != second.doc:
+        reason = "their targets differ"
     if reason:
         return Difference(math.nan, reason=reason)
     value = second.value - first.value

@@ -1,10 +1,12 @@
-"""Which models descend from one another, as provenance states it."""
+"""Which models descend from one another, as their weights show."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+RELATED_COSINE = 0.5
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,7 @@ class Relation:
     Attributes:
         model: the later model in display order.
         other: the earlier one.
-        cosine: of all shared weights flattened into one vector, dimensionless.
+        cosine: between the weights both have, dimensionless; NaN when they share none.
         related: whether one was fine-tuned from the other, or both from a third.
     """
 
@@ -27,19 +29,18 @@ class Relation:
 def relations(
     models: Sequence[str], provenance: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Relation, ...]:
-    """Every related pair that provenance lists under ``related_to``.
+    """Every model against the first, from ``weight_cosine_to_reference`` in its provenance.
 
-    ``related_to`` is a mapping ``model -> cosine`` or a list of mappings with the keys
-    ``model`` and ``cosine``. A pair is listed once, the earlier model second.
+    Related are models whose cosine is above :data:`RELATED_COSINE`: independently trained
+    ones are near 0, fine-tuned ones near 1. Models without the entry are left out.
     """
-    found: dict[frozenset[str], Relation] = {}
-    for position, model in enumerate(models):
-        for other, cosine in _cosines(provenance.get(model, {}).get("related_to")).items():
-            if other == model or other not in models:
-                continue
-            later, earlier = (model, other) if models.index(other) < position else (other, model)
-            found.setdefault(frozenset((model, other)), Relation(later, earlier, cosine, True))
-    return tuple(found.values())
+    found: list[Relation] = []
+    for model in models[1:]:
+        cosine = provenance.get(model, {}).get("weight_cosine_to_reference")
+        if cosine is not None:
+            value = float(cosine)
+            found.append(Relation(model, models[0], value, value > RELATED_COSINE))
+    return tuple(found)
 
 
 def families(models: Sequence[str], related: Sequence[Relation]) -> tuple[tuple[str, ...], ...]:
@@ -52,9 +53,3 @@ def families(models: Sequence[str], related: Sequence[Relation]) -> tuple[tuple[
                 family[member] = joined
     groups = {tuple(m for m in models if m in family[model]): None for model in models}
     return tuple(groups)
-
-
-def _cosines(related_to: Any) -> dict[str, float]:
-    if isinstance(related_to, Mapping):
-        return {str(model): float(cosine) for model, cosine in related_to.items()}
-    return {str(entry["model"]): float(entry["cosine"]) for entry in related_to or ()}

@@ -77,7 +77,7 @@ def lineage(setting: Setting) -> list[Caveat]:
     if len(groups) < 2:
         return []
     text = (
-        "Not all models descend from one another ("
+        "Not all models are known to descend from one another ("
         + " | ".join(", ".join(group) for group in groups)
         + "). Between unrelated models the same head, neuron or dimension index means nothing: "
         "compare distributions only."

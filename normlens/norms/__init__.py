@@ -1,7 +1,13 @@
 """What a norm computes: kinds, specs, the float64 reference, modules torch lacks."""
 
 from normlens.norms.fixed_scale import FixedScale
-from normlens.norms.reference import NormParts, apply_norm, centre, jacobian_vector_product, scale_of
+from normlens.norms.reference import (
+    NormParts,
+    apply_norm,
+    centre,
+    jacobian_vector_product,
+    scale_of,
+)
 from normlens.norms.spec import NormKind, NormSpec
 
 __all__ = [

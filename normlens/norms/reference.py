@@ -33,9 +33,7 @@ class NormParts:
     y: Float[Tensor, "*batch width"]
 
 
-def apply_norm(
-    spec: NormSpec, x: Tensor, gamma: Tensor | None, beta: Tensor | None
-) -> NormParts:
+def apply_norm(spec: NormSpec, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> NormParts:
     """Evaluate a norm from its spec in float64.
 
     Args:

@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup, escape
 
+Number = float | int
 MISSING = "–"
 _CODE = re.compile(r"(`[^`]+`)")
 _ARXIV = re.compile(r"\d{4}\.\d{4,5}")
 
 
-def number(value: float) -> str:
+def number(value: Number | None) -> str:
     """Four significant digits; a dash for NaN; ``−`` for minus; large integers grouped."""
     if value is None or pd.isna(value):
         return MISSING
@@ -31,7 +32,7 @@ def number(value: float) -> str:
     return text.replace("-", "−")
 
 
-def fixed(value: float, places: int, *, sign: bool = False) -> str:
+def fixed(value: Number | None, places: int, *, sign: bool = False) -> str:
     """``places`` decimals, so that a row lines up; :func:`number` where they would show 0."""
     if value is None or not math.isfinite(value):
         return number(value)
@@ -41,13 +42,13 @@ def fixed(value: float, places: int, *, sign: bool = False) -> str:
     return text.replace("-", "−")
 
 
-def places(values: Iterable[float]) -> int:
+def places(values: Iterable[Number]) -> int:
     """Decimals that give the largest of ``values`` four significant digits."""
     sizes = [abs(value) for value in values if math.isfinite(value) and value != 0]
     return min(8, max(0, 3 - math.floor(math.log10(max(sizes))))) if sizes else 3
 
 
-def interval(low: float, high: float, places: int, *, sign: bool = False) -> str:
+def interval(low: Number, high: Number, places: int, *, sign: bool = False) -> str:
     """``[low, high]``; empty when there is none."""
     if pd.isna(low) or pd.isna(high):
         return ""

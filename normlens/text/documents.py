@@ -49,7 +49,8 @@ def read_documents(source: str) -> Documents:
         items = _read_file(path)
     else:
         raise BadText(
-            f"no text {source!r}; give {', '.join(BUNDLED)} or a .txt file, a .jsonl file or a directory"
+            f"no text {source!r}; give {', '.join(BUNDLED)}, a .txt file, a .jsonl file "
+            "or a directory"
         )
     if not items:
         raise BadText(f"{source} holds no .txt or .jsonl text; add some or give another --text")
@@ -64,9 +65,13 @@ def _read_file(path: Path) -> tuple[Document, ...]:
             f"{path} is not UTF-8 (byte {error.start}); convert it, e.g. with iconv -t UTF-8"
         ) from error
     except OSError as error:
-        raise BadText(f"cannot read {path}: {error.strerror}; check the path and its rights") from error
+        raise BadText(
+            f"cannot read {path}: {error.strerror}; check the path and its rights"
+        ) from error
     if path.suffix == ".jsonl":
-        return tuple(_parse(line, path, n) for n, line in enumerate(content.splitlines(), 1) if line.strip())
+        return tuple(
+            _parse(line, path, n) for n, line in enumerate(content.splitlines(), 1) if line.strip()
+        )
     if not content.strip():
         raise BadText(f"{path} is empty; give a text with at least two tokens")
     return (Document(path.stem, content),)

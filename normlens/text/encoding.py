@@ -109,7 +109,11 @@ def _pack(
     document_ids: tuple[str, ...] | None = None,
 ) -> Sequences:
     pad = next(
-        (i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id) if i is not None),
+        (
+            i
+            for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id)
+            if i is not None
+        ),
         0,
     )
     ids = np.full((len(rows), width), pad, dtype=np.int64)

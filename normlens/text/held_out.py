@@ -19,7 +19,9 @@ def held_out_windows(
     """Every whole window of the held-out excerpts, BOS first, in document order."""
     windows = []
     for line in data_path("text", "books-held-out.jsonl").read_text(encoding="utf-8").splitlines():
-        ids = tokenizer(json.loads(line)["text"], add_special_tokens=False, verbose=False)["input_ids"]
+        ids = tokenizer(json.loads(line)["text"], add_special_tokens=False, verbose=False)[
+            "input_ids"
+        ]
         whole = len(ids) // (context - 1)
         windows.append(np.asarray(ids[: whole * (context - 1)]).reshape(whole, context - 1))
     rows = np.pad(np.concatenate(windows), ((0, 0), (1, 0)), constant_values=tokenizer.bos_token_id)

@@ -114,7 +114,9 @@ def count_tokens(batch: Batch) -> State:
     return state
 
 
-def mapped(sequences: Sequences, store: ShardStore, size: int = 7, compute=count_tokens, report=None) -> State:
+def mapped(
+    sequences: Sequences, store: ShardStore, size: int = 7, compute=count_tokens, report=None
+) -> State:
     weights = torch.ones(1, len(sequences.document_ids), dtype=torch.float64)
     return map_shards(
         "count", sequences, compute, store=store, batch_size=size, device="cpu",

@@ -79,7 +79,9 @@ def test_disk_round_trip_and_refusals(tmp_path: Path) -> None:
 def test_quantiles_are_within_half_a_bin(values: list[float], level: float) -> None:
     histogram = log_histogram(torch.tensor(values, dtype=torch.float64))
     exact = sorted(values)[max(1, math.ceil(level * len(values))) - 1]
-    assert log_quantile(histogram, level) == pytest.approx(exact, rel=QUANTILE_RELATIVE_ERROR * 1.01)
+    assert log_quantile(histogram, level) == pytest.approx(
+        exact, rel=QUANTILE_RELATIVE_ERROR * 1.01
+    )
 
 
 def test_no_data_has_no_quantile() -> None:

@@ -14,6 +14,8 @@ from normlens.models.export import write_model
 from normlens.results import Result
 from tests.tiny import tiny_fixed_scale, tiny_gpt2, tokenizer
 
+PROMPT = ["run", "prompt-attribution", "{ln}", "--prompt-attribution.prompt"]
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -76,7 +78,15 @@ def test_a_stored_result_is_taken_and_force_computes_again(
 def test_dry_run_computes_nothing(
     models: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["run", "scale", "freeze-sweep", str(models / "ln"), "--sequences", "8", "--dry-run"]
+    arguments = [
+        "run",
+        "scale",
+        "freeze-sweep",
+        str(models / "ln"),
+        "--sequences",
+        "8",
+        "--dry-run",
+    ]
     assert run_command(arguments) == 0
     out = capsys.readouterr().out
     assert "8 sequences" in out
@@ -105,7 +115,7 @@ def test_inspect_lists_every_site(models: Path, capsys: pytest.CaptureFixture[st
         (["run", "scale", "{ln}", "--output.worst", "0"], 2, "--output.worst"),
         (["run", "scale", "{ln}", "--text", "missing.txt"], 3, "no text 'missing.txt'"),
         (["run", "scale", "{no-bos}"], 2, "--bos none"),
-        (["run", "prompt-attribution", "{ln}", "--prompt-attribution.prompt", "a " * 300], 3, "context is 64"),
+        ([*PROMPT, "a " * 300], 3, "context is 64"),
         (["show", "{ln}"], 3, "not a readable normlens result"),
         (["compare", "{ln}", "{ln}", "--out", "{tmp}/x"], 2, "named twice"),
         (["compare", "{ln}"], 2, "--out"),

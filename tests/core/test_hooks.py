@@ -56,7 +56,10 @@ def test_another_number_of_calls_is_an_error(runs: int) -> None:
 
 def test_removed_when_the_block_fails() -> None:
     net = model()
-    with pytest.raises(RuntimeError, match="inside"), hooked(net, [Hook(net[1], "input", lambda _: None)]):
+    with (
+        pytest.raises(RuntimeError, match="inside"),
+        hooked(net, [Hook(net[1], "input", lambda _: None)]),
+    ):
         raise RuntimeError("inside")
     assert hook_count(net) == 0
 

@@ -28,7 +28,12 @@ SCHEMA = TableSchema(
 
 def result(model: str = "a", value: float = 1.5, passed: bool = True) -> Result:
     table = pd.DataFrame(
-        {"model": [model] * 2, "layer": [0, None], "value": [value, math.nan], "status": ["ok", "no_data"]}
+        {
+            "model": [model] * 2,
+            "layer": [0, None],
+            "value": [value, math.nan],
+            "status": ["ok", "no_data"],
+        }
     ).astype({"model": "str", "layer": "Int64", "status": "str"})
     return Result(
         analysis="demo",

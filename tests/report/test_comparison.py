@@ -105,6 +105,17 @@ class TestDifference:
         assert math.isfinite(delta.value)
         assert math.isnan(delta.low)
 
+    def test_other_targets_of_a_prompt_no_difference(self) -> None:
+        found = result("prompt-attribution", FOUR[:2])
+        same = difference(found, "probability", "books-control", "books-ln")
+        assert same is not None and math.isfinite(same.value)
+        (number,) = found.headline["books-control"]
+        other = (dataclasses.replace(number, doc="of another target"),)
+        found = dataclasses.replace(found, headline={**found.headline, "books-control": other})
+        delta = difference(found, "probability", "books-control", "books-ln")
+        assert delta is not None
+        assert delta.reason == "their targets differ"
+
     def test_clear_means_the_interval_leaves_out_zero(self) -> None:
         found = result("output")
         free = difference(found, "cross_entropy", "books-lnfree", "books-ln")
@@ -161,8 +172,12 @@ class TestTraps:
         found = caveats([result("output", FOUR[:1])])
         assert {caveat.name for caveat in found} == {"training variance"}
 
-    def test_relations_read_mappings_and_lists(self) -> None:
-        listed = {"b": {"related_to": [{"model": "a", "cosine": 0.9}, {"model": "z", "cosine": 1}]}}
-        mapped = {"a": {"related_to": {"b": 0.9}}}
-        expected = (Relation("b", "a", 0.9, True),)
-        assert relations(["a", "b"], listed) == relations(["a", "b"], mapped) == expected
+    def test_relations_are_read_from_weight_cosines(self) -> None:
+        cosines = {"b": 0.9, "c": 0.02, "d": math.nan}
+        known = {m: {"weight_cosine_to_reference": c} for m, c in cosines.items()}
+        found = relations(["a", "b", "c", "d", "e"], known)
+        assert [(r.model, r.other, r.related) for r in found] == [
+            ("b", "a", True),
+            ("c", "a", False),
+            ("d", "a", False),
+        ]

@@ -30,7 +30,11 @@ def plain_ids(text: str) -> list[int]:
 def test_every_token_is_kept_in_order(bos) -> None:
     sequences = encode(documents(TEXT), TOKENIZER, context=32, bos=bos)
     skip = 1 if bos == "prepend" else 0
-    seen = [i for row, n in zip(sequences.ids, sequences.lengths, strict=True) for i in row[skip:n].tolist()]
+    seen = [
+        i
+        for row, n in zip(sequences.ids, sequences.lengths, strict=True)
+        for i in row[skip:n].tolist()
+    ]
     assert seen == plain_ids(TEXT)[: len(seen)]
     assert len(plain_ids(TEXT)) - len(seen) < 16, "only a short tail may be dropped"
     if bos == "prepend":
