@@ -85,7 +85,7 @@ def run_model(tree: Tree, ids: Tensor, *, logits: bool) -> Tensor | None:
     return None
 
 
-def input_moments(x: Float[Tensor, "*batch width"]) -> Float[Tensor, 2 * batch]:
+def input_moments(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "2 ..."]:
     """Mean and biased variance over the last axis, at least float32."""
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     variance, mean = torch.var_mean(x, -1, correction=0)
