@@ -43,14 +43,14 @@ class Options:
         batch_size: sequences per forward pass.
         seed: of the bootstrap.
         store: directory of results and shards, or None to keep nothing.
-        force: compute again even if a result is stored.
+        fresh: compute again even if a result is stored.
         command: recorded in the provenance.
     """
 
     batch_size: int = 16
     seed: int = 0
     store: Path | None = None
-    force: bool = False
+    fresh: bool = False
     command: str = ""
 
 
@@ -70,7 +70,7 @@ def run(
     batch_size: int = 16,
     store: Path | None = None,
     seed: int = 0,
-    force: bool = False,
+    fresh: bool = False,
     command: str = "",
     progress: Report | None = None,
 ) -> list[Result]:
@@ -85,7 +85,7 @@ def run(
         store: directory that keeps results and the shards of unfinished passes; a second
             call takes from it, an interrupted one goes on.
         seed: of the bootstrap intervals.
-        force: compute again even if stored.
+        fresh: compute again even if stored.
         command: recorded in the provenance.
         progress: called after every shard.
 
@@ -98,13 +98,13 @@ def run(
         UsageError: bad parameters.
         StoreMismatch: stored shards are damaged.
     """
-    options = Options(batch_size, seed, store, force, command)
+    options = Options(batch_size, seed, store, fresh, command)
     if batch_size < 1:
         raise UsageError(f"batch size is {batch_size}; it must be at least 1")
     planned = [_plan(get(name), lens, sequences, parameters or {}, options) for name in names]
     results = ResultStore(store)
     found: dict[str, Result] = {}
-    if not force:
+    if not fresh:
         for plan in planned:
             stored = results.load(plan.key, lens.identity.name)
             if stored is not None:

@@ -33,7 +33,7 @@ def compare(
     batch_size: int = 16,
     store: Path | None = None,
     seed: int = 0,
-    force: bool = False,
+    fresh: bool = False,
     command: str = "",
     progress: Callable[[str], Report] | None = None,
 ) -> list[Result]:
@@ -50,7 +50,7 @@ def compare(
         batch_size: sequences per forward pass.
         store: directory of results and shards.
         seed: of the bootstrap intervals.
-        force: compute again even if stored.
+        fresh: compute again even if stored.
         command: recorded in the provenance.
         progress: from a model's name, what is called after every shard.
 
@@ -77,7 +77,7 @@ def compare(
             batch_size=batch_size,
             store=store,
             seed=seed,
-            force=force,
+            fresh=fresh,
             command=command,
             progress=progress(name) if progress else None,
         )

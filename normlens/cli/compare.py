@@ -28,6 +28,7 @@ def register(app: App) -> None:
 def compare(
     *models: str,
     out: Path,
+    force: Annotated[bool, Parameter(negative=())] = False,
     analyses: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     title: str | None = None,
     js: Literal["inline", "cdn"] = "inline",
@@ -48,7 +49,9 @@ def compare(
     models
         Bundled ids, model directories or hub ids.
     out
-        Directory to write; report.html is its front page. `--force` replaces it.
+        Directory to write; report.html is its front page.
+    force
+        Replace the directory if it is there already.
     analyses
         Only these analyses.
     title
@@ -65,7 +68,7 @@ def compare(
     store_options = store_options or StoreOptions()
     check_text_options(text_options)
     names = [get(name).name for name in analyses] or [analysis.name for analysis in ALL]
-    if out.exists() and not store_options.force:
+    if out.exists() and not force:
         raise UsageError(f"{out} exists already; choose another --out or pass --force")
 
     from normlens.cli.opening import open_with
@@ -93,7 +96,7 @@ def compare(
             batch_size=text_options.batch_size,
             store=store_options.root(),
             seed=store_options.seed,
-            force=store_options.force,
+            fresh=store_options.fresh,
             command=command_line(),
             progress=progress,
         )
@@ -104,7 +107,7 @@ def compare(
         command=command_line(),
         config=as_config(model_options, text_options, store_options),
         js=js,
-        replace=store_options.force,
+        replace=force,
     )
     console().print(f"report: {report}")
     return 0 if all(result.passed for result in results) else 1

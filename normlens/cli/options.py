@@ -22,7 +22,7 @@ class ModelOptions:
     """Dtype to analyse in; by default float32."""
     revision: str | None = None
     """Revision of a hub model."""
-    convert: bool = False
+    convert: Annotated[bool, Parameter(negative=())] = False
     """Turn an eps-encoded LN-free model into exact fixed-scale norms first."""
     threads: Annotated[int | None, Parameter(negative=())] = None
     """CPU threads; by default what torch chooses."""
@@ -52,7 +52,7 @@ class StoreOptions:
 
     store: Path | None = None
     """Directory of stored results and unfinished passes; by default in the user cache."""
-    force: bool = False
+    fresh: Annotated[bool, Parameter(negative=())] = False
     """Compute again even if a result is stored."""
     seed: int = 0
     """Seed of the bootstrap intervals."""

@@ -33,6 +33,7 @@ def register(app: App) -> None:
 def run(
     *names: str,
     out: Path | None = None,
+    force: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
     model_options: ModelOptions | None = None,
@@ -59,6 +60,8 @@ def run(
         Analyses and models.
     out
         Save each result to a directory under this one.
+    force
+        Replace results that are there already.
     dry_run
         Print tokens, passes, memory and time instead of running.
     as_json
@@ -71,7 +74,7 @@ def run(
     text_options = text_options or TextOptions()
     store_options = store_options or StoreOptions()
     check_text_options(text_options)
-    refuse_existing(out, analyses, force=store_options.force)
+    refuse_existing(out, analyses, force=force)
 
     from normlens.cli.opening import open_with
     from normlens.cli.progress import progress_bars
@@ -104,13 +107,13 @@ def run(
             batch_size=text_options.batch_size,
             store=store_options.root(),
             seed=store_options.seed,
-            force=store_options.force,
+            fresh=store_options.fresh,
             command=command_line(),
             progress=progress,
         )
     for result in results:
         if out is not None:
-            result.save(out / result.analysis, replace=store_options.force)
+            result.save(out / result.analysis, replace=force)
         if not as_json:
             print_result(result)
     if as_json:

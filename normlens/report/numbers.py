@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
@@ -62,13 +63,15 @@ def unit(text: str) -> str:
 
 def cell(value: Any) -> str:
     """A table cell as text."""
-    if isinstance(value, (bool,)) or type(value).__name__ == "bool_":
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
     if isinstance(value, (list, tuple)):
         return ", ".join(cell(item) for item in value)
-    return number(value)
+    return MISSING if pd.isna(value) else number(value)
 
 
 def prose(text: str) -> Markup:

@@ -56,9 +56,10 @@ def test_run_prints_json_and_saves_what_show_reads(
     assert run_command(["show", str(out / "scale"), "--table", "scale", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["scale"]) == 10
     assert "exists already" in fails(capsys, [*base, "--out", str(out)], 2)
+    assert run_command([*base, "--out", str(out), "--force", "--json"]) == 0
 
 
-def test_a_stored_result_is_taken_and_force_computes_again(
+def test_a_stored_result_is_taken_and_fresh_computes_again(
     models: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["run", "scale", str(models / "ln"), "--sequences", "4", "--context", "32", "--json"]
@@ -70,7 +71,7 @@ def test_a_stored_result_is_taken_and_force_computes_again(
     assert run_command(command) == 0
     assert capsys.readouterr().out == first
     assert (stored / "result.json").stat().st_mtime_ns == stamp
-    assert run_command([*command, "--force"]) == 0
+    assert run_command([*command, "--fresh"]) == 0
     assert capsys.readouterr().out == first
     assert (stored / "result.json").stat().st_mtime_ns != stamp
 
