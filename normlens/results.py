@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -188,9 +188,10 @@ def _schema(value: Mapping[str, Any]) -> TableSchema:
 
 def _nan_to_none(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _nan_to_none(item) for key, item in value.items()}
+        mapping = cast(Mapping[Any, Any], value)
+        return {str(key): _nan_to_none(item) for key, item in mapping.items()}
     if isinstance(value, (list, tuple)):
-        return [_nan_to_none(item) for item in value]
+        return [_nan_to_none(item) for item in cast(Sequence[Any], value)]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

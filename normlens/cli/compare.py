@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,7 +36,7 @@ def compare(
     model_options: ModelOptions | None = None,
     text_options: TextOptions | None = None,
     store_options: StoreOptions | None = None,
-    analysis_flags: AnalysisFlags | None = None,
+    analysis_flags: AnalysisFlags | None = None,  # pyright: ignore[reportInvalidTypeForm] made from the registry
 ) -> int:
     """Compare models side by side and write a self-contained report.
 
@@ -71,19 +72,14 @@ def compare(
     if out.exists() and not force:
         raise UsageError(f"{out} exists already; choose another --out or pass --force")
 
-    from normlens.cli.opening import open_with
+    from normlens.cli.opening import display_name, open_with
     from normlens.cli.progress import progress_bars
     from normlens.report import write_report
     from normlens.side_by_side import compare as run_side_by_side
     from normlens.text import read_documents
 
     documents = read_documents(text_options.text)
-    openers = {
-        Path(model).name if Path(model).is_dir() else model: (
-            lambda model=model: open_with(model, model_options)
-        )
-        for model in models
-    }
+    openers = {display_name(model): partial(open_with, model, model_options) for model in models}
     with progress_bars() as progress:
         results = run_side_by_side(
             openers,

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from normlens.cli.options import ModelOptions
 from normlens.models.lens import Lens
+
+
+def display_name(source: str) -> str:
+    """The name a model has in tables: a directory's own, else the id."""
+    return Path(source).name if Path(source).is_dir() else source
 
 
 def open_with(source: str, options: ModelOptions) -> Lens:

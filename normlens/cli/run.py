@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +40,7 @@ def run(
     model_options: ModelOptions | None = None,
     text_options: TextOptions | None = None,
     store_options: StoreOptions | None = None,
-    analysis_flags: AnalysisFlags | None = None,
+    analysis_flags: AnalysisFlags | None = None,  # pyright: ignore[reportInvalidTypeForm] made from the registry
 ) -> int:
     """Run analyses on one or several models and print what they found.
 
@@ -76,18 +77,13 @@ def run(
     check_text_options(text_options)
     refuse_existing(out, analyses, force=force)
 
-    from normlens.cli.opening import open_with
+    from normlens.cli.opening import display_name, open_with
     from normlens.cli.progress import progress_bars
     from normlens.side_by_side import compare
     from normlens.text import read_documents
 
     documents = read_documents(text_options.text)
-    openers = {
-        Path(model).name if Path(model).is_dir() else model: (
-            lambda model=model: open_with(model, model_options)
-        )
-        for model in models
-    }
+    openers = {display_name(model): partial(open_with, model, model_options) for model in models}
     parameters = chosen_parameters(analysis_flags)
     if dry_run:
         from normlens.cli.dry_run import print_estimate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -106,7 +107,8 @@ def finish(
 def stack_legend_once(figure: go.Figure) -> None:
     """Keep the first legend entry of every group."""
     seen: set[str] = set()
-    for trace in figure.data:
+    traces: Any = figure.data
+    for trace in traces:
         group = trace.legendgroup
         if group and trace.showlegend is not False:
             trace.showlegend = group not in seen
@@ -120,7 +122,7 @@ def dodge(index: int, count: int, width: float = 0.6) -> float:
 
 def asymmetric_error(
     value: pd.Series, low: pd.Series, high: pd.Series, colour: str
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Plotly error bars from interval ends."""
     return {
         "type": "data",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -61,7 +62,7 @@ class SymmetricLog:
         """Where values go on the axis."""
         return np.arcsinh(np.asarray(values, dtype=float) / (2 * self.linear)) / math.log(10)
 
-    def axis(self, values: Sequence[float]) -> dict[str, object]:
+    def axis(self, values: Sequence[float]) -> dict[str, Any]:
         """Plotly axis properties with a tick per decade over the range of ``values``."""
         finite = [v for v in values if math.isfinite(v)] or [0.0]
         ticks = [0.0]

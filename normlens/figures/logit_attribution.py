@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -49,7 +51,7 @@ def nmae_heads(result: Result) -> go.Figure:
         subplot_titles=titles,
     )
     for panel, model in enumerate(models):
-        place = {"row": panel // columns + 1, "col": panel % columns + 1}
+        place: dict[str, Any] = {"row": panel // columns + 1, "col": panel % columns + 1}
         for trace in _head_map(heads[model]):
             figure.add_trace(trace, **place)
         sides = _side(heads[model]["layer"]), _side(heads[model]["head"])
@@ -58,10 +60,10 @@ def nmae_heads(result: Result) -> go.Figure:
         )
         lowest = place["row"] == shape_rows
         figure.update_xaxes(**_integer_axis(sides[1], "head" if lowest else ""), **place)
-        place = {"row": shape_rows + 1, "col": 1}
+        place: dict[str, Any] = {"row": shape_rows + 1, "col": 1}
         figure.add_trace(_strip(heads[model], panel, looks[model]), **place)
         figure.add_trace(_mean(result, panel, looks[model]), **place)
-    strip = {"row": shape_rows + 1, "col": 1}
+    strip: dict[str, Any] = {"row": shape_rows + 1, "col": 1}
     figure.update_yaxes(
         tickmode="array",
         tickvals=list(range(len(models))),
@@ -114,10 +116,10 @@ def dla_against_effect(result: Result) -> go.Figure:
         subplot_titles=labels or None,
         vertical_spacing=50 / height if shape_rows > 1 else 0,
         horizontal_spacing=0.16,
-        shared_xaxes="all",
+        shared_xaxes=cast(Any, "all"),
     )
     for panel, model in enumerate(models):
-        place = {"row": panel // columns + 1, "col": panel % columns + 1}
+        place: dict[str, Any] = {"row": panel // columns + 1, "col": panel % columns + 1}
         frame = rows(result, "components", model)
         frame = frame.nlargest(TOP_COMPONENTS, "mean_abs_effect")
         look = looks[model]
@@ -304,7 +306,7 @@ def _effect_bars(
     )
 
 
-def _integer_axis(count: int, title: str) -> dict[str, object]:
+def _integer_axis(count: int, title: str) -> dict[str, Any]:
     step = max(1, -(-count // 16))
     return {
         "tickmode": "array",

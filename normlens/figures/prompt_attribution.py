@@ -37,7 +37,7 @@ def waterfall(result: Result) -> go.Figure:
         vertical_spacing=52 / height if shape_rows > 1 else 0,
     )
     for panel, model in enumerate(models):
-        place = {"row": panel // columns + 1, "col": panel % columns + 1}
+        place: dict[str, Any] = {"row": panel // columns + 1, "col": panel % columns + 1}
         figure.add_trace(_bars(steps[model], looks[model]), **place)
         figure.add_trace(_model_logit(result, model, len(steps[model])), **place)
         names = [*steps[model]["name"], "sum"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -180,7 +181,7 @@ def _any_not_applied(result: Result) -> bool:
     return any(not applied for _, applied, _ in _lines(result, "rest"))
 
 
-def _style(identity: theme.Identity, applied: bool) -> dict[str, object]:
+def _style(identity: theme.Identity, applied: bool) -> dict[str, Any]:
     return {
         "name": identity.label if applied else f"{identity.label} (not applied)",
         "legendgroup": f"{identity.model} {applied}",

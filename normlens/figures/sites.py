@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -29,7 +30,7 @@ class SiteAxis:
         """Positions of labels."""
         return [self.positions[label] for label in labels]
 
-    def axis(self) -> dict[str, object]:
+    def axis(self) -> dict[str, Any]:
         """Plotly axis properties; every k-th site is labelled where there are many."""
         step = max(1, math.ceil(len(self.positions) / MOST_TICKS))
         labelled = [(label, x) for label, x in self.positions.items() if x % step == 0]

@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 def escape(text: str) -> str:
@@ -47,7 +48,7 @@ class Ticks:
     values: list[int]
     labels: list[str]
 
-    def axis(self) -> dict[str, object]:
+    def axis(self) -> dict[str, Any]:
         """The plotly axis properties."""
         return {"tickmode": "array", "tickvals": self.values, "ticktext": self.labels}
 

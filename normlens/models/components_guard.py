@@ -64,7 +64,7 @@ def _verify_sum(name: str, view: ComponentView, components: Components, real: Te
     if all(mlp.shape == residual.shape for mlp in components.mlp):
         total, absolute = sum_components(view, components)
         error = ((total - residual).abs() / absolute.clamp(min=1.0))[real].max().item()
-        if not error > for_dtype("component_sum", _dtype(residual)):
+        if error <= for_dtype("component_sum", _dtype(residual)):
             return
     raise ComponentMismatch(
         f"heads, MLPs and embeddings of {name} do not sum to its final residual: the "

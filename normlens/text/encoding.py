@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from normlens.errors import BadText, UsageError
 from normlens.text.documents import Documents
-from normlens.text.sequences import Sequences
+from normlens.text.sequences import BosPolicy, Sequences
 
-BosPolicy = Literal["prepend", "none"]
 SHORTEST_TAIL = 16
 DEFAULT_CONTEXT = 512
 
@@ -82,9 +80,21 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
+def require_bos(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Id of the BOS token.
+
+    Raises:
+        UsageError: the tokenizer has none.
+    """
+    bos = tokenizer.bos_token_id
+    if not isinstance(bos, int):
+        raise UsageError("the tokenizer has no BOS token to prepend; pass --bos none")
+    return bos
+
+
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
     """Digest of vocabulary, merges and special tokens."""
-    if tokenizer.is_fast:
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
         content = tokenizer.backend_tokenizer.to_str()
     else:
         content = repr(sorted(tokenizer.get_vocab().items()))
@@ -94,9 +104,7 @@ def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
 def _prefix(tokenizer: PreTrainedTokenizerBase, bos: BosPolicy) -> list[int]:
     if bos == "none":
         return []
-    if tokenizer.bos_token_id is None:
-        raise UsageError("the tokenizer has no BOS token to prepend; pass --bos none")
-    return [int(tokenizer.bos_token_id)]
+    return [require_bos(tokenizer)]
 
 
 def _pack(
@@ -108,14 +116,8 @@ def _pack(
     width: int,
     document_ids: tuple[str, ...] | None = None,
 ) -> Sequences:
-    pad = next(
-        (
-            i
-            for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id)
-            if i is not None
-        ),
-        0,
-    )
+    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id)
+    pad = next((i for i in candidates if isinstance(i, int)), 0)
     ids = np.full((len(rows), width), pad, dtype=np.int64)
     for index, row in enumerate(rows):
         ids[index, : len(row)] = row
@@ -126,6 +128,6 @@ def _pack(
         document_ids=document_ids or tuple(document.id for document in documents.items),
         name=documents.name,
         bos=bos,
-        pad_id=int(pad),
+        pad_id=pad,
         tokenizer_sha256=tokenizer_sha256(tokenizer),
     )

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from normlens.errors import BadText, UnknownName, UsageError
 from normlens.resources import data_path
-from normlens.text.encoding import BosPolicy, token_ids
+from normlens.text.encoding import BosPolicy, require_bos, token_ids
 
 FIELDS = ("id", "template", "clean", "corrupted", "answer", "wrong")
 
@@ -176,5 +176,5 @@ def _encode(
         if len(ids) != len(clean) + 1 or ids[:-1] != clean:
             return f"{answer!r} is not one token after its prompt"
         answers.append(ids[-1])
-    prefix = (int(tokenizer.bos_token_id),) if bos == "prepend" else ()
+    prefix = (require_bos(tokenizer),) if bos == "prepend" else ()
     return PromptPair(text, (*prefix, *clean), (*prefix, *corrupted), answers[0], answers[1])

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
+
+BosPolicy = Literal["prepend", "none"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Sequences:
     document: Int[Tensor, " sequence"]
     document_ids: tuple[str, ...]
     name: str
-    bos: str
+    bos: BosPolicy
     pad_id: int
     tokenizer_sha256: str
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
 from normlens.errors import UsageError
@@ -94,7 +94,7 @@ def prepare(
         "corpus": text.sha256,
         "ancestor": start.ancestor_sha256,
     }
-    start.model.to(target)
+    nn.Module.to(start.model, target)
     return Job(recipe, start.model, start.tokenizer, stream, windows[rows], identity, text.option)
 
 

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from normlens.atomic import atomic_file
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "step", "loss", "auxiliary", "gradient_norm", "lr", "live_scales", "held_out_loss",
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from normlens.errors import BadText, UsageError
-from normlens.text.encoding import token_ids
+from normlens.text.encoding import require_bos, token_ids
 
 
 class TokenStream:
@@ -56,7 +56,7 @@ class TokenStream:
                 f"no training document has {context - 1} tokens, one window; "
                 "give longer texts or a shorter context"
             )
-        self.bos = int(tokenizer.bos_token_id)
+        self.bos = require_bos(tokenizer)
         self.batch_size = batch_size
         self.data_seed = data_seed
         self.tokens_per_step = batch_size * context
