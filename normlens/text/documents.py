@@ -70,7 +70,7 @@ def _read_file(path: Path) -> tuple[Document, ...]:
         ) from error
     if path.suffix == ".jsonl":
         return tuple(
-            _parse(line, path, n) for n, line in enumerate(content.splitlines(), 1) if line.strip()
+            _parse(line, path, n) for n, line in enumerate(content.split("\n"), 1) if line.strip()
         )
     if not content.strip():
         raise BadText(f"{path} is empty; give a text with at least two tokens")
