@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -46,10 +46,10 @@ def by_site(result: Result) -> go.Figure:
     axis = _axis(result)
     for panel, group in enumerate(("rest", "first"), start=1):
         for identity, applied, frame in _lines(result, group):
-            x = axis.x(frame["site"])
+            frame = axis.spaced(frame)
             if group == "rest":
-                figure.add_trace(_ribbon(x, frame, identity), row=panel, col=1)
-            figure.add_trace(_median(x, frame, identity, applied), row=panel, col=1)
+                figure.add_trace(_ribbon(frame, identity), row=panel, col=1)
+            figure.add_trace(_median(frame, identity, applied), row=panel, col=1)
         for identity, constant in _constants(result, group):
             figure.add_trace(_constant(axis, constant, identity), row=panel, col=1)
     stack_legend_once(figure)
@@ -77,11 +77,12 @@ def spread_by_site(result: Result) -> go.Figure:
     axis = _axis(result)
     models = models_with_data(result, "scale")
     for identity, applied, frame in _lines(result, "rest"):
+        frame = axis.spaced(frame)
         shift = dodge(models.index(identity.model), len(models), 0.36)
         spread = frame["spread"]
         figure.add_trace(
             go.Scatter(
-                x=np.array(axis.x(frame["site"])) + shift,
+                x=frame.index.to_numpy() + shift,
                 y=spread.to_numpy(float),
                 error_y=asymmetric_error(
                     spread, frame["spread_low"], frame["spread_high"], identity.colour
@@ -121,10 +122,11 @@ def first_token(result: Result) -> go.Figure:
     for identity, applied, rest in _lines(result, "rest"):
         first = rows(result, "scale", identity.model)
         first = first[first["group"] == "first"].set_index("site")["mean"]
+        rest = axis.spaced(rest)
         ratio = rest["site"].map(first).astype(float) / rest["mean"].astype(float)
         figure.add_trace(
             go.Scatter(
-                x=axis.x(rest["site"]),
+                x=rest.index.to_numpy(),
                 y=ratio.to_numpy(),
                 mode="lines+markers",
                 customdata=rest[["site"]].to_numpy(object),
@@ -198,11 +200,17 @@ def _style(identity: theme.Identity, applied: bool) -> dict[str, Any]:
     }
 
 
-def _ribbon(x: list[int], frame: pd.DataFrame, identity: theme.Identity) -> go.Scatter:
-    edge = [*frame["q95"].astype(float), *frame["q05"].astype(float)[::-1]]
+def _ribbon(frame: pd.DataFrame, identity: theme.Identity) -> go.Scatter:
+    """One closed outline per unbroken run of sites; NaN lifts the pen."""
+    missing = frame["q05"].isna() | frame["q95"].isna()
+    x: list[float] = []
+    y: list[float] = []
+    for _, run in frame[~missing].groupby(missing.cumsum()[~missing]):
+        x += [*run.index, *run.index[::-1], math.nan]
+        y += [*run["q95"].astype(float), *run["q05"].astype(float)[::-1], math.nan]
     return go.Scatter(
-        x=[*x, *x[::-1]],
-        y=edge,
+        x=x[:-1],
+        y=y[:-1],
         fill="toself",
         fillcolor=identity.faded(0.16),
         line={"width": 0},
@@ -212,12 +220,10 @@ def _ribbon(x: list[int], frame: pd.DataFrame, identity: theme.Identity) -> go.S
     )
 
 
-def _median(
-    x: list[int], frame: pd.DataFrame, identity: theme.Identity, applied: bool
-) -> go.Scatter:
+def _median(frame: pd.DataFrame, identity: theme.Identity, applied: bool) -> go.Scatter:
     columns = ["site", "q50", "q05", "q95", "mean", "sd", "maximum", "n"]
     return go.Scatter(
-        x=x,
+        x=frame.index.to_numpy(),
         y=frame["q50"].to_numpy(float),
         mode="lines+markers",
         customdata=frame[columns].to_numpy(object),

@@ -30,6 +30,14 @@ class SiteAxis:
         """Positions of labels."""
         return [self.positions[label] for label in labels]
 
+    def spaced(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows indexed by position, with empty ones where a site is missing in between.
+
+        A line drawn through them breaks there instead of running past sites it has not.
+        """
+        placed = frame.set_index(pd.Index(self.x(frame["site"])))
+        return placed.reindex(range(int(placed.index.min()), int(placed.index.max()) + 1))
+
     def axis(self) -> dict[str, Any]:
         """Plotly axis properties; every k-th site is labelled where there are many."""
         step = max(1, math.ceil(len(self.positions) / MOST_TICKS))

@@ -160,6 +160,17 @@ def test_ribbons_go_around_the_quantiles() -> None:
     assert list(ribbon.y) == [*rest["q95"], *rest["q05"][::-1]]
 
 
+def test_lines_break_where_a_model_has_no_site() -> None:
+    found = result("scale", [FOUR[0], Model("shallow", layers=1, seed=1)])
+    figure = scale.by_site(found)
+    line = next(t for t in figure.data if t.name == "shallow" and t.yaxis == "y")
+    assert list(line.x) == [0, 1, 2, 3, 4, 5, 6]
+    assert [math.isnan(y) for y in line.y] == [False, False, True, True, True, True, False]
+    ribbon = [t for t in figure.data if t.fill == "toself"][1]
+    assert list(ribbon.x)[:4] == [0, 1, 1, 0]
+    assert math.isnan(ribbon.x[4])
+
+
 def test_loss_shows_paired_differences() -> None:
     figure = output.loss(result("output"))
     below = [t for t in figure.data if t.yaxis == "y2"]
