@@ -20,9 +20,9 @@ ANALYSES = ("scale", "output", "freeze-sweep")
 
 def command(model: Path, store: Path, out: Path) -> list[str]:
     return [
-        sys.executable, "-m", "normlens", "run", *ANALYSES, str(model), "--sequences", "512",
+        sys.executable, "-m", "normlens", "run", *ANALYSES, str(model), "--sequences", "320",
         "--context", "32", "--batch-size", "64", "--store", str(store), "--out", str(out),
-        "--freeze-sweep.sequences", "192", "--threads", "1",
+        "--freeze-sweep.sequences", "128", "--threads", "1",
     ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_killed_twice_equals_unbroken(tmp_path: Path) -> None:
     assert not (tmp_path / "out-b").exists()
     shards = {p.name for p in (tmp_path / "b").glob("*/scale/*")}
     assert "shard-00002.safetensors" in shards
-    kill_at("sweep/shard-00001.safetensors", broken, tmp_path / "b")
+    kill_at("sweep/shard-00000.safetensors", broken, tmp_path / "b")
     subprocess.run(broken, check=True, env=environment, stdout=subprocess.DEVNULL)
     for name in ANALYSES:
         one, two = (Result.load(tmp_path / out / name) for out in ("out-a", "out-b"))
