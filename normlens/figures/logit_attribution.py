@@ -148,8 +148,8 @@ def dla_against_effect(result: Result) -> go.Figure:
         title="Attributed and exact direct effect on the target's logit (logits)",
         notes=(
             tokens_note(result, "components"),
-            f"filled: DLA, outlined: exact direct effect; the {TOP_COMPONENTS} components with the "
-            "largest mean |effect|, means over tokens",
+            "filled: DLA; outlined: exact direct effect; means over tokens",
+            f"the {TOP_COMPONENTS} components with the largest mean |effect|",
         ),
         height=height,
     )
@@ -307,7 +307,7 @@ def _effect_bars(
 
 
 def _integer_axis(count: int, title: str) -> dict[str, Any]:
-    step = max(1, -(-count // 16))
+    step = max(1, -(-count // 8))
     return {
         "tickmode": "array",
         "tickvals": list(range(0, count, step)),
@@ -316,5 +316,6 @@ def _integer_axis(count: int, title: str) -> dict[str, Any]:
         "title_text": title,
         "range": [-0.5, count - 0.5],
         "ticklen": 0,
+        "tickangle": 0,
         "showline": False,
     }

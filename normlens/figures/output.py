@@ -105,7 +105,7 @@ def calibration(result: Result) -> go.Figure:
         title="Calibration of the top-1 probability",
         notes=(
             tokens_note(result, "summary", group="all"),
-            "dotted: perfect calibration; below it the model is too sure",
+            "dotted: perfect; below it the model is too sure",
         ),
         height=480,
     )

@@ -33,7 +33,7 @@ def waterfall(result: Result) -> go.Figure:
         rows=shape_rows,
         cols=columns,
         subplot_titles=titles or None,
-        horizontal_spacing=0.2,
+        horizontal_spacing=0.27,
         vertical_spacing=52 / height if shape_rows > 1 else 0,
     )
     for panel, model in enumerate(models):
@@ -61,8 +61,8 @@ def waterfall(result: Result) -> go.Figure:
         "waterfall",
         title="What writes the prediction at the last position (logits)",
         notes=(
-            "one position of one prompt; full colour adds, pale subtracts",
-            "diamond: the model's own logit, which the sum has to reach",
+            "full colour adds to the logit, pale subtracts",
+            "diamond: the model's own logit; the sum must reach it",
         ),
         height=height,
     )
@@ -122,7 +122,7 @@ def by_position(result: Result) -> go.Figure:
         title="What writes each position's prediction (logits)",
         notes=(
             "attn: all heads of the layer and its output bias",
-            "each column attributes the token that follows; hover names it",
+            "each column attributes the token after it",
             limits.note,
         ),
         height=height,
@@ -136,8 +136,8 @@ def _last(result: Result, table: str, model: str) -> pd.DataFrame:
 
 def _target_title(result: Result, look: theme.Identity) -> str:
     targets = _last(result, "positions", look.model)["target"]
-    target = visible(str(targets.iloc[0])[:24]) if len(targets) else ""
-    return f"{shorten(look.model, 20)} → “{target}”"
+    target = visible(str(targets.iloc[0])[:12]) if len(targets) else ""
+    return f"{shorten(look.model, 16)} → “{target}”"
 
 
 def _steps(frame: pd.DataFrame) -> pd.DataFrame:

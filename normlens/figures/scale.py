@@ -30,7 +30,7 @@ _HOVER = (
     "sd %{customdata[5]:.4g}<br>largest %{customdata[6]:.4g}<br>n = %{customdata[7]:,}"
     "<extra></extra>"
 )
-NOT_APPLIED = "dashed lines and open markers: would-be scale, not applied by the model"
+NOT_APPLIED = "dashed, open markers: would-be scale, not applied"
 
 
 def by_site(result: Result) -> go.Figure:
