@@ -17,12 +17,12 @@ processes that run one way, less that of ``plain``.
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -145,7 +145,10 @@ def memory_of(way: str) -> None:
     run = prepare(way)
     for _ in range(WARM_UP + 1):
         run()
-    print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    # VmHWM, since ru_maxrss starts from the parent's peak.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    print(json.dumps(int(peak.split()[1]) / 1024))
 
 
 def main() -> None:

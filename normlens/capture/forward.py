@@ -59,9 +59,16 @@ def observe(tree: Tree, batch: Batch, needs: frozenset[Need]) -> Observed:
     hooks: list[Hook] = []
     moments: dict[str, Tensor] = {}
     if Need.NORM_MOMENTS in needs:
-        for site in tree.lens.sites:
-            record = _RecordMoments(moments, site.label)
-            hooks.append(Hook(tree.site_module(site), "input", record, site.label))
+        sites = tree.lens.sites
+        # Allocated before the pass: small tensors made during it would split the gaps that
+        # activations leave, and the heap would grow by an activation per site.
+        dtype = torch.promote_types(tree.lens.model.dtype, torch.float32)
+        shape = (len(sites), 2, *batch.ids.shape)
+        for site, into in zip(
+            sites, torch.empty(shape, dtype=dtype, device=batch.ids.device), strict=True
+        ):
+            moments[site.label] = into
+            hooks.append(Hook(tree.site_module(site), "input", _RecordMoments(into), site.label))
     collector = (
         ComponentCollector(tree.view)
         if tree.view is not None and Need.COMPONENTS in needs
@@ -94,8 +101,7 @@ def input_moments(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "2 ..."]:
 
 @dataclass(frozen=True)
 class _RecordMoments:
-    into: dict[str, Tensor]
-    label: str
+    into: Tensor
 
     def __call__(self, x: Tensor) -> None:
-        self.into[self.label] = input_moments(x)
+        self.into.copy_(input_moments(x))
