@@ -105,10 +105,10 @@ def difference(result: Result, headline: str, model: str, reference: str) -> Dif
     its id alone (metrics: paired bootstrap, clustered by document).
 
     Returns:
-        None where either model lacks the number.
+        None where either model lacks the number or has no data for it.
     """
     first, second = _headline(result, reference, headline), _headline(result, model, headline)
-    if first is None or second is None:
+    if first is None or second is None or not first.n or not second.n:
         return None
     ours, theirs = result.provenance.get(model, {}), result.provenance.get(reference, {})
     reason = incomparable(theirs, ours)
@@ -136,7 +136,8 @@ def headline_rows(results: Sequence[Result]) -> tuple[HeadlineRow, ...]:
         names = dict.fromkeys(h.name for m in result.models for h in result.headline.get(m, ()))
         for name in names:
             values = {model: _headline(result, model, name) for model in models}
-            shown = next(value for value in values.values() if value is not None)
+            found = [value for value in values.values() if value is not None]
+            shown = next((value for value in found if value.n), found[0])
             differences = {
                 model: difference(result, name, model, models[0]) for model in models[1:]
             }

@@ -63,14 +63,14 @@ class SymmetricLog:
         return np.arcsinh(np.asarray(values, dtype=float) / (2 * self.linear)) / math.log(10)
 
     def axis(self, values: Sequence[float]) -> dict[str, Any]:
-        """Plotly axis properties with a tick per decade over the range of ``values``."""
+        """Plotly axis properties with two ticks per decade over the range of ``values``."""
         finite = [v for v in values if math.isfinite(v)] or [0.0]
         ticks = [0.0]
         for sign, reach in ((1, max(finite)), (-1, -min(finite))):
-            size = self.linear
-            while reach > 0 and size <= reach * 10 ** (1 - 1e-9):
-                ticks.append(sign * size)
-                size *= 10
+            power = 0
+            while reach > 0 and self.linear * 10.0 ** (power - 1) < reach:
+                ticks += [sign * self.linear * 10.0**power, sign * 3 * self.linear * 10.0**power]
+                power += 1
         ticks.sort()
         return {
             "tickmode": "array",

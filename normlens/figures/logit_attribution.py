@@ -19,6 +19,7 @@ from normlens.figures.frame import (
     rows,
     tokens_note,
 )
+from normlens.figures.head_errors import head_map, integer_axis, mean, side, strip
 from normlens.figures.limits import robust_limits
 from normlens.figures.tokens import escape
 from normlens.results import Result
@@ -34,7 +35,7 @@ def nmae_heads(result: Result) -> go.Figure:
     looks = theme.of_result(result)
     heads = {model: _heads(result, model) for model in models}
     shape_rows, columns = grid_shape(len(models))
-    layers = [_side(frame["layer"]) for frame in heads.values()] or [1]
+    layers = [side(frame["layer"]) for frame in heads.values()] or [1]
     cell = float(np.clip(320 / max(layers), 13, 26))
     map_height, strip_height = max(layers) * cell, 20 + 26 * max(1, len(models))
     labels = [looks[model].label for model in models]
@@ -52,18 +53,16 @@ def nmae_heads(result: Result) -> go.Figure:
     )
     for panel, model in enumerate(models):
         place: dict[str, Any] = {"row": panel // columns + 1, "col": panel % columns + 1}
-        for trace in _head_map(heads[model]):
+        for trace in head_map(heads[model]):
             figure.add_trace(trace, **place)
-        sides = _side(heads[model]["layer"]), _side(heads[model]["head"])
-        figure.update_yaxes(
-            **_integer_axis(sides[0], "layer" if place["col"] == 1 else ""), **place
-        )
+        sides = side(heads[model]["layer"]), side(heads[model]["head"])
+        figure.update_yaxes(**integer_axis(sides[0], "layer" if place["col"] == 1 else ""), **place)
         lowest = place["row"] == shape_rows
-        figure.update_xaxes(**_integer_axis(sides[1], "head" if lowest else ""), **place)
+        figure.update_xaxes(**integer_axis(sides[1], "head" if lowest else ""), **place)
         place: dict[str, Any] = {"row": shape_rows + 1, "col": 1}
-        figure.add_trace(_strip(heads[model], panel, looks[model]), **place)
-        figure.add_trace(_mean(result, panel, looks[model]), **place)
-    strip: dict[str, Any] = {"row": shape_rows + 1, "col": 1}
+        figure.add_trace(strip(heads[model], panel, looks[model]), **place)
+        figure.add_trace(mean(result, panel, looks[model]), **place)
+    below: dict[str, Any] = {"row": shape_rows + 1, "col": 1}
     figure.update_yaxes(
         tickmode="array",
         tickvals=list(range(len(models))),
@@ -71,9 +70,9 @@ def nmae_heads(result: Result) -> go.Figure:
         showgrid=False,
         zeroline=False,
         range=[len(models) - 0.4, -0.6],
-        **strip,
+        **below,
     )
-    figure.update_xaxes(tickformat=".0%", rangemode="tozero", title_text="NMAE", **strip)
+    figure.update_xaxes(tickformat=".0%", rangemode="tozero", title_text="NMAE", **below)
     errors = [v for frame in heads.values() for v in frame["nmae"]]
     limits = robust_limits(errors, signed=False)
     panel_titles(figure, [t for t in titles if t])
@@ -217,77 +216,6 @@ def _heads(result: Result, model: str) -> pd.DataFrame:
     return frame[frame["type"] == "head"]
 
 
-def _side(index: pd.Series) -> int:
-    return int(index.max()) + 1 if len(index) else 1
-
-
-def _head_map(heads: pd.DataFrame) -> tuple[go.Heatmap, go.Heatmap]:
-    """Grey cells for what has no value, and the values above them."""
-    shape = _side(heads["layer"]), _side(heads["head"])
-    values, low, high = (np.full(shape, np.nan) for _ in range(3))
-    where = heads["layer"].to_numpy(int), heads["head"].to_numpy(int)
-    values[where] = heads["nmae"].to_numpy(float)
-    low[where], high[where] = heads["nmae_low"].to_numpy(float), heads["nmae_high"].to_numpy(float)
-    absent = np.where(np.isfinite(values), np.nan, 0.0)
-    grey = go.Heatmap(
-        z=absent,
-        showscale=False,
-        colorscale=[[0, theme.NOT_APPLICABLE], [1, theme.NOT_APPLICABLE]],
-        hovertemplate="L%{y}.H%{x}: no value<extra></extra>",
-        xgap=1,
-        ygap=1,
-    )
-    text = [["" if not np.isfinite(v) else f"{100 * v:.0f}" for v in line] for line in values]
-    coloured = go.Heatmap(
-        z=values,
-        text=text,
-        texttemplate="%{text}",
-        coloraxis="coloraxis",
-        xgap=1,
-        ygap=1,
-        customdata=np.stack([low, high], -1),
-        hovertemplate=(
-            "L%{y}.H%{x}<br>NMAE %{z:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]"
-            "<extra></extra>"
-        ),
-        hoverongaps=False,
-    )
-    return grey, coloured
-
-
-def _strip(heads: pd.DataFrame, y: int, look: theme.Identity) -> go.Scatter:
-    # A fixed sequence instead of random jitter: equal results draw equal figures.
-    jitter = (np.arange(len(heads)) * 0.618034 % 1 - 0.5) * 0.5
-    return go.Scatter(
-        x=heads["nmae"].to_numpy(float),
-        y=y + jitter,
-        mode="markers",
-        name=look.label,
-        marker={"color": look.colour, "size": 7, "opacity": 0.55},
-        customdata=heads[["component"]].to_numpy(object),
-        hovertemplate="%{fullData.name} %{customdata[0]}<br>NMAE %{x:.4g}<extra></extra>",
-    )
-
-
-def _mean(result: Result, y: int, look: theme.Identity) -> go.Scatter:
-    frame = rows(result, "groups", look.model)
-    frame = frame[frame["type"] == "head"]
-    return go.Scatter(
-        x=frame["nmae"].to_numpy(float),
-        y=[y] * len(frame),
-        error_x=asymmetric_error(frame["nmae"], frame["nmae_low"], frame["nmae_high"], look.colour),
-        mode="markers",
-        name=look.label,
-        marker={
-            "symbol": "diamond",
-            "size": 12,
-            "color": look.colour,
-            "line": {"color": "white", "width": 1.5},
-        },
-        hovertemplate="%{fullData.name}<br>mean of heads %{x:.4g}<extra></extra>",
-    )
-
-
 def _effect_bars(
     frame: pd.DataFrame, name: str, column: str, fill: str, look: theme.Identity, panel: int
 ) -> go.Bar:
@@ -304,18 +232,3 @@ def _effect_bars(
             "%{customdata[1]:.4g}<br>NMAE %{customdata[2]:.4g}<extra></extra>"
         ),
     )
-
-
-def _integer_axis(count: int, title: str) -> dict[str, Any]:
-    step = max(1, -(-count // 8))
-    return {
-        "tickmode": "array",
-        "tickvals": list(range(0, count, step)),
-        "showgrid": False,
-        "zeroline": False,
-        "title_text": title,
-        "range": [-0.5, count - 0.5],
-        "ticklen": 0,
-        "tickangle": 0,
-        "showline": False,
-    }

@@ -12,7 +12,8 @@ from plotly.subplots import make_subplots
 from normlens.figures import theme
 from normlens.figures.frame import finish, grid_shape, models_with_data, panel_titles, rows
 from normlens.figures.limits import robust_limits
-from normlens.figures.tokens import escape, shorten, token_ticks, visible
+from normlens.figures.position_map import layer_map, position_map
+from normlens.figures.tokens import escape, token_ticks
 from normlens.results import Result
 
 TOP_COMPONENTS = 15
@@ -24,7 +25,7 @@ def waterfall(result: Result) -> go.Figure:
     models = models_with_data(result, "waterfall")
     looks = theme.of_result(result)
     shape_rows, columns = grid_shape(len(models))
-    titles = [_target_title(result, looks[model]) for model in models]
+    titles = [looks[model].label for model in models]
     steps = {model: _steps(_last(result, "waterfall", model)) for model in models}
     tallest = max((len(step) for step in steps.values()), default=1) + 1
     panel_height = 19 * tallest + 44
@@ -40,7 +41,7 @@ def waterfall(result: Result) -> go.Figure:
         place: dict[str, Any] = {"row": panel // columns + 1, "col": panel % columns + 1}
         figure.add_trace(_bars(steps[model], looks[model]), **place)
         figure.add_trace(_model_logit(result, model, len(steps[model])), **place)
-        names = [*steps[model]["name"], "sum"]
+        names = [*steps[model]["name"], f"= {_target(result, model)}"]
         figure.update_yaxes(
             tickmode="array",
             tickvals=list(range(len(names))),
@@ -62,6 +63,7 @@ def waterfall(result: Result) -> go.Figure:
         title="What writes the prediction at the last position (logits)",
         notes=(
             "full colour adds to the logit, pale subtracts",
+            "last row: the sum, with the token it is for",
             "diamond: the model's own logit; the sum must reach it",
         ),
         height=height,
@@ -72,7 +74,7 @@ def by_position(result: Result) -> go.Figure:
     """Contributions of embeddings, attention and MLPs by layer, at every position."""
     models = models_with_data(result, "waterfall")
     looks = theme.of_result(result)
-    maps = {model: _layer_map(rows(result, "waterfall", model)) for model in models}
+    maps = {model: layer_map(rows(result, "waterfall", model)) for model in models}
     depths = [len(frame) for frame in maps.values()] or [1]
     panel_height = 46 + 15 * max(depths)
     count = max(1, len(models))
@@ -88,7 +90,7 @@ def by_position(result: Result) -> go.Figure:
     limits = robust_limits(values, signed=True)
     for row, model in enumerate(models, start=1):
         positions = rows(result, "positions", model).sort_values("position")
-        for trace in _position_map(maps[model], positions):
+        for trace in position_map(maps[model], positions):
             figure.add_trace(trace, row=row, col=1)
         ticks = token_ticks([str(token) for token in positions["token"]])
         first = int(positions["position"].min()) if len(positions) else 0
@@ -134,10 +136,12 @@ def _last(result: Result, table: str, model: str) -> pd.DataFrame:
     return frame[frame["position"] == frame["position"].max()]
 
 
-def _target_title(result: Result, look: theme.Identity) -> str:
-    targets = _last(result, "positions", look.model)["target"]
-    target = visible(str(targets.iloc[0])[:12]) if len(targets) else ""
-    return f"{shorten(look.model, 16)} → “{target}”"
+def _target(result: Result, model: str) -> str:
+    """The token whose logit the last position's contributions add up to."""
+    targets = _last(result, "positions", model)["target"]
+    if not len(targets):
+        return "sum"
+    return str(targets.iloc[0])[:12].replace(" ", "·").replace("\n", "⏎")
 
 
 def _steps(frame: pd.DataFrame) -> pd.DataFrame:
@@ -212,59 +216,3 @@ def _model_logit(result: Result, model: str, y: int) -> go.Scatter:
             "<br>apart by %{customdata[1]:.2g}<extra></extra>"
         ),
     )
-
-
-def _layer_map(frame: pd.DataFrame) -> pd.DataFrame:
-    """Sum of DLA with one row per embedding, layer's attention, layer's MLP and bias term."""
-    block = frame["layer"].notna() & frame["type"].isin(("head", "attn_bias"))
-    layer = frame["layer"].astype("Int64").astype(str)
-    name = frame["component"].where(~block, "L" + layer + ".attn")
-    kind = frame["type"].map({"embedding": 0, "norm_bias": 2, "unembed_bias": 3}).fillna(1)
-    keyed = frame.assign(
-        name=name,
-        kind=kind,
-        depth=frame["layer"].fillna(-1).astype(int),
-        mlp=frame["type"] == "mlp",
-    )
-    order = keyed[["kind", "depth", "mlp", "name"]].drop_duplicates()
-    order = order.sort_values(["kind", "depth", "mlp"], kind="stable")["name"]
-    table = keyed.pivot_table(
-        index="name", columns="position", values="dla", aggfunc=lambda v: v.sum(min_count=len(v))
-    )
-    return table.reindex(order)
-
-
-def _position_map(table: pd.DataFrame, positions: pd.DataFrame) -> tuple[go.Heatmap, go.Heatmap]:
-    values = table.to_numpy(float)
-    columns = [int(position) for position in table.columns]
-    by_position = positions.set_index("position")
-    tokens = [visible(str(by_position["token"].get(p, ""))) for p in columns]
-    targets = [visible(str(by_position["target"].get(p, ""))) for p in columns]
-    names = [escape(str(name)) for name in table.index]
-    details = np.array([[[n, t, g] for t, g in zip(tokens, targets, strict=True)] for n in names])
-    y = list(range(len(names)))
-    grey = go.Heatmap(
-        x=columns,
-        y=y,
-        z=np.where(np.isfinite(values), np.nan, 0.0),
-        showscale=False,
-        colorscale=[[0, theme.NOT_APPLICABLE], [1, theme.NOT_APPLICABLE]],
-        xgap=1,
-        ygap=1,
-        hovertemplate="no value<extra></extra>",
-    )
-    coloured = go.Heatmap(
-        x=columns,
-        y=y,
-        z=values,
-        coloraxis="coloraxis",
-        customdata=details,
-        xgap=1,
-        ygap=1,
-        hoverongaps=False,
-        hovertemplate=(
-            "<b>%{customdata[0]}</b> at %{x}: “%{customdata[1]}” → “%{customdata[2]}”"
-            "<br>%{z:+.4g} logits<extra></extra>"
-        ),
-    )
-    return grey, coloured

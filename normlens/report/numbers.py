@@ -39,14 +39,17 @@ def fixed(value: Number | None, places: int, *, sign: bool = False) -> str:
         return number(value)
     text = f"{value:{'+' if sign else ''}.{places}f}"
     if float(text) == 0:
-        text = f"{0:.{places}f}" if value == 0 else f"{value:{'+' if sign else ''}.1e}"
+        text = f"{0:.{places}f}" if value == 0 else f"{value:{'+' if sign else ''}.1g}"
     return text.replace("-", "−")
 
 
 def places(values: Iterable[Number]) -> int:
-    """Decimals that give the largest of ``values`` four significant digits."""
-    sizes = [abs(value) for value in values if math.isfinite(value) and value != 0]
-    return min(8, max(0, 3 - math.floor(math.log10(max(sizes))))) if sizes else 3
+    """Decimals that give the largest of ``values`` four significant digits; counts have none."""
+    finite = [value for value in values if math.isfinite(value)]
+    if all(float(value).is_integer() for value in finite):
+        return 0
+    largest = max(abs(value) for value in finite)
+    return min(8, max(0, 3 - math.floor(math.log10(largest))))
 
 
 def interval(low: Number, high: Number, places: int, *, sign: bool = False) -> str:

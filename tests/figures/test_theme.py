@@ -111,7 +111,8 @@ class TestLimits:
 
     def test_symmetric_log_ticks_cover_the_values(self) -> None:
         ticks = SymmetricLog(1e-3).axis([-0.002, 0.05])["ticktext"]
-        assert ticks == ["−0.01", "−0.001", "0", "0.001", "0.01", "0.1"]
+        positive = ["0.001", "0.003", "0.01", "0.03", "0.1", "0.3"]
+        assert ticks == ["−0.03", "−0.01", "−0.003", "−0.001", "0", *positive]
 
 
 def sites(labels: list[str], layers: list[int | None]) -> pd.DataFrame:

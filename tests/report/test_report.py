@@ -276,11 +276,12 @@ def test_numbers(value: float, shown: str) -> None:
 
 def test_a_row_shares_its_decimals() -> None:
     assert places([4.0184, 0.1, math.nan]) == 3
-    assert places([]) == 3
+    assert places([13, 0.0]) == 0
+    assert places([]) == 0
     assert fixed(4.02, 3) == "4.020"
     assert fixed(-0.00204, 3, sign=True) == "−0.002"
     assert fixed(0.0, 3) == "0.000"
-    assert fixed(1.2e-7, 4) == "1.2e−07"
+    assert fixed(-4.4e-4, 3, sign=True) == "−0.0004"
 
 
 def test_prose_makes_code_of_backticks_and_escapes_the_rest() -> None:
