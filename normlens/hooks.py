@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from normlens.errors import HookMismatch
 
-# Keyed weakly by model: sessions of one process share a model, and the lock must be
+# Keyed weakly by model: callers in one process share a model, and the lock must be
 # found from the model alone without adding an attribute to it.
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _LOCKS_GUARD = threading.Lock()

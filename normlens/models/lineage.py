@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
+from normlens.comparison.lineage import RELATED_COSINE
 from normlens.models.lens import Lens
-
-RELATED_COSINE = 0.5
 
 
 def weight_cosine(a: Lens, b: Lens) -> float:
