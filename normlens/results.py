@@ -107,7 +107,7 @@ class Result:
             for name, table in self.tables.items():
                 table.to_parquet(temporary / f"{name}.parquet", index=False)
             meta = dataclasses.asdict(dataclasses.replace(self, tables={}))
-            text = json.dumps(_nan_to_none(meta), indent=2, sort_keys=True, allow_nan=False)
+            text = json.dumps(nan_to_none(meta), indent=2, sort_keys=True, allow_nan=False)
             (temporary / "result.json").write_text(text + "\n", encoding="utf-8")
 
     @staticmethod
@@ -186,12 +186,13 @@ def _schema(value: Mapping[str, Any]) -> TableSchema:
     return TableSchema(value["name"], value["doc"], columns)
 
 
-def _nan_to_none(value: Any) -> Any:
+def nan_to_none(value: Any) -> Any:
+    """The value with every number that is not finite replaced by None, as JSON needs it."""
     if isinstance(value, Mapping):
         mapping = cast(Mapping[Any, Any], value)
-        return {str(key): _nan_to_none(item) for key, item in mapping.items()}
+        return {str(key): nan_to_none(item) for key, item in mapping.items()}
     if isinstance(value, (list, tuple)):
-        return [_nan_to_none(item) for item in cast(Sequence[Any], value)]
+        return [nan_to_none(item) for item in cast(Sequence[Any], value)]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -15,6 +15,11 @@ from typing import Any
 from normlens.results import Result
 
 
+def digest(key: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of a key; names its results and its shards."""
+    return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+
+
 class ResultStore:
     """A directory of results; with ``root`` None nothing is kept."""
 
@@ -25,8 +30,7 @@ class ResultStore:
         """Where the result of a computation lies."""
         if self.root is None:
             return None
-        text = json.dumps(key, sort_keys=True, default=str)
-        return self.root / "results" / hashlib.sha256(text.encode()).hexdigest()[:32]
+        return self.root / "results" / digest(key)[:32]
 
     def load(self, key: Mapping[str, Any], model: str) -> Result | None:
         """The stored result, shown under the name ``model``, or None.

@@ -7,7 +7,6 @@ there and ends with the bytes of an unbroken one.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 from normlens.atomic import atomic_file
 from normlens.capture.state import State
+from normlens.store import digest
 
 SHARD_SEQUENCES = 64
 
@@ -39,11 +39,6 @@ def ranges(count: int) -> Iterator[tuple[int, int, int]]:
     """``(shard, start, stop)`` of every shard."""
     for shard, start in enumerate(range(0, count, SHARD_SEQUENCES)):
         yield shard, start, min(start + SHARD_SEQUENCES, count)
-
-
-def digest(key: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical JSON of a key."""
-    return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

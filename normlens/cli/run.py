@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from normlens.cli.options import (
 from normlens.cli.parameters import AnalysisFlags, chosen_parameters
 from normlens.cli.tables import console, print_result
 from normlens.errors import UsageError
+from normlens.results import Check, Headline, Result, nan_to_none
 
 NAMES = tuple(analysis.name for analysis in ALL)
 
@@ -151,16 +153,11 @@ def refuse_existing(out: Path | None, analyses: Sequence[str], *, force: bool) -
             raise UsageError(f"{out / name} exists already; choose another --out or pass --force")
 
 
-def headline_json(result: Any) -> dict[str, Any]:
+def headline_json(result: Result) -> dict[str, Any]:
     """Headline numbers, checks and reasons of a result as JSON data."""
-    import dataclasses
-    import math
 
-    def clean(value: Any) -> Any:
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    def rows(items: Any) -> list[dict[str, Any]]:
-        return [{k: clean(v) for k, v in dataclasses.asdict(item).items()} for item in items]
+    def rows(items: Sequence[Headline] | Sequence[Check]) -> list[dict[str, Any]]:
+        return [nan_to_none(asdict(item)) for item in items]
 
     return {
         "headline": {model: rows(items) for model, items in result.headline.items()},
