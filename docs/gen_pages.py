@@ -1,6 +1,8 @@
 """MkDocs hook: pages made from the code, so that they cannot fall behind it.
 
 * one page per analysis of ``normlens.catalog.ALL``, and their index
+* the table of architectures, from the outcomes of tests
+* the tutorial, a notebook in percent format
 * the command line's help, from its own declarations
 * CONTRIBUTING.md and CHANGELOG.md, which live at the root of the repository
 """
@@ -8,10 +10,12 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import jupytext
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -27,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROLE = re.compile(r":(?:func|class|meth|mod|data|attr):<code>~?(?:\w+\.)*(\w+)</code>")
 ARXIV = re.compile(r"\d{4}\.\d{4,5}")
 SUBJECT = {"corpus": "a corpus", "prompt": "one prompt"}
+OUTCOMES = ("yes", "no", "not run")
 STYLE = {
     "streaming": "shares one forward pass with the other streaming analyses",
     "procedure": "runs passes of its own",
@@ -49,6 +54,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """
     pages = {_uri(analysis): analysis_page(analysis) for analysis in ALL}
     pages["analyses/index.md"] = analyses_index()
+    pages["architectures.md"] = architectures()
+    pages["tutorial.md"] = tutorial()
     pages["command-line.md"] = command_line()
     pages["contributing.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     pages["changelog.md"] = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -95,9 +102,46 @@ def analysis_page(analysis: Analysis) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def tutorial() -> str:
+    """The tutorial's notebook as Markdown, without outputs."""
+    notebook = jupytext.read(ROOT / "docs" / "tutorial.py")
+    notebook.metadata = {"jupytext": {"notebook_metadata_filter": "-all"}}
+    return jupytext.writes(notebook, "md")
+
+
 def command_line() -> str:
     """The help of every command."""
     return app.generate_docs(output_format="markdown", recursive=True)
+
+
+def architectures() -> str:
+    """The table of architectures, as ``make architectures`` last wrote it.
+
+    Raises:
+        PluginError: the file is missing.
+    """
+    path = ROOT / "docs" / "architectures.json"
+    if not path.is_file():
+        raise PluginError("docs/architectures.json is missing; run make architectures")
+    table = json.loads(path.read_text(encoding="utf-8"))
+    cells = [cell for row in table["rows"].values() for cell in row.values()]
+    reasons = list(dict.fromkeys(cell for cell in cells if cell not in OUTCOMES))
+    marks = {reason: f"({number})" for number, reason in enumerate(reasons, start=1)}
+    rows = []
+    for name, row in table["rows"].items():
+        outcomes = (row.get(column, "not run") for column in table["columns"])
+        rows.append((f"`{name}`", *(marks.get(outcome, outcome) for outcome in outcomes)))
+    versions = ", ".join(f"{name} {version}" for name, version in table["versions"].items())
+    parts = [
+        "# Architectures",
+        "Every cell is the outcome of tests on a tiny random model of that architecture, with all "
+        "parameters drawn at random and an unusual `eps`. A number stands for the reason why "
+        "something does not apply.",
+        _table(("Architecture", *map(_escape, table["columns"])), rows),
+        *(f"{mark} {_escape(reason)}" for reason, mark in marks.items()),
+        f"Measured on {table['date']} with {_escape(versions)}: `make architectures`.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _uri(analysis: Analysis) -> str:

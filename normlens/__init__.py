@@ -13,17 +13,20 @@ if TYPE_CHECKING:
     from normlens.models import Lens, open_model
     from normlens.results import Result
     from normlens.runner import run
-    from normlens.text import load_corpus
+    from normlens.side_by_side import compare
+    from normlens.text import load_corpus, read_documents
 
 __version__ = "0.1.0"
-__all__ = ["Lens", "Result", "load_corpus", "open_model", "run"]
+__all__ = ["Lens", "Result", "compare", "load_corpus", "open_model", "read_documents", "run"]
 
 _HOME = {
     "Lens": "normlens.models",
     "open_model": "normlens.models",
     "Result": "normlens.results",
     "run": "normlens.runner",
+    "compare": "normlens.side_by_side",
     "load_corpus": "normlens.text",
+    "read_documents": "normlens.text",
 }
 
 

@@ -21,23 +21,31 @@ def computation_key(
     sequences: Sequences,
     parameters: Mapping[str, Any],
     seed: int,
+    reference: Lens | None = None,
 ) -> dict[str, Any]:
     """Everything that decides an analysis's numbers; its digest names shards and results."""
-    return {
+    key = {
         "analysis": analysis.name,
         "analysis_version": analysis.version,
         "parameters": dict(parameters),
+        "corpus": sequences.sha256,
+        "tokenizer": sequences.tokenizer_sha256,
+        **_what_computes(lens),
+        "seed": seed,
+        "versions": versions(),
+    }
+    return key if reference is None else {**key, "reference": _what_computes(reference)}
+
+
+def _what_computes(lens: Lens) -> dict[str, Any]:
+    return {
         "weights": lens.identity.weights_sha256,
         "config": lens.identity.config_sha256,
         "norms": [[site.label, asdict(site.spec)] for site in lens.sites],
         "edits": list(lens.edits),
-        "corpus": sequences.sha256,
-        "tokenizer": sequences.tokenizer_sha256,
         "device": lens.placement.device,
         "dtype": lens.placement.dtype,
         "attention": lens.model.config._attn_implementation,
-        "seed": seed,
-        "versions": versions(),
     }
 
 

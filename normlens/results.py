@@ -14,6 +14,7 @@ import pandas as pd
 
 from normlens.atomic import atomic_directory
 from normlens.errors import LoadError, UsageError
+from normlens.results_html import result_html
 
 SCHEMA_VERSION = 1
 STATUS = ("ok", "no_data", "not_applicable", "overflow")
@@ -96,6 +97,10 @@ class Result:
     def passed(self) -> bool:
         """Whether every check of every model passed."""
         return all(check.passed for checks in self.checks.values() for check in checks)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show; see :mod:`normlens.results_html`."""
+        return result_html(self)
 
     def save(self, path: Path, *, replace: bool = False) -> None:
         """Write ``result.json`` and one parquet file per table into directory ``path``.

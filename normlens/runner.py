@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from normlens.applicability import why_not
 from normlens.capture.collector import component_weights
 from normlens.capture.corpus_pass import Job, map_shards, run_pass
-from normlens.capture.forward import Tree, component_tree, plain_tree
 from normlens.capture.protocol import Context, Finding, Procedure, Streaming
 from normlens.capture.shards import Report, ShardStore
 from normlens.capture.statistics import REPLICATES, poisson_weights
-from normlens.catalog import Analysis, Need, get
+from normlens.capture.tree import Tree, component_tree, plain_tree
+from normlens.catalog import Analysis, get
 from normlens.errors import NotApplicable, UsageError
 from normlens.models.components import component_view
+from normlens.models.context import context_length
 from normlens.models.lens import Lens
 from normlens.models.tokenizers import tokenizer_of
 from normlens.provenance import computation_key, provenance
@@ -45,6 +47,7 @@ class Options:
         store: directory of results and shards, or None to keep nothing.
         fresh: compute again even if a result is stored.
         command: recorded in the provenance.
+        reference: what analyses that compare set the model against.
     """
 
     batch_size: int = 16
@@ -52,6 +55,7 @@ class Options:
     store: Path | None = None
     fresh: bool = False
     command: str = ""
+    reference: Lens | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,10 @@ class _Planned:
     analysis: Analysis
     context: Context
     key: Mapping[str, Any]
+
+    @property
+    def of_components(self) -> bool:
+        return any(need.of_components for need in self.analysis.needs)
 
 
 def run(
@@ -72,6 +80,7 @@ def run(
     seed: int = 0,
     fresh: bool = False,
     command: str = "",
+    reference: Lens | None = None,
     progress: Report | None = None,
 ) -> list[Result]:
     """Run analyses on one model.
@@ -87,6 +96,8 @@ def run(
         seed: of the bootstrap intervals.
         fresh: compute again even if stored.
         command: recorded in the provenance.
+        reference: the model that analyses which compare, such as ``divergence``, set
+            ``lens`` against; without one they do not apply.
         progress: called after every shard.
 
     Returns:
@@ -98,7 +109,7 @@ def run(
         UsageError: bad parameters.
         StoreMismatch: stored shards are damaged.
     """
-    options = Options(batch_size, seed, store, fresh, command)
+    options = Options(batch_size, seed, store, fresh, command, reference)
     if batch_size < 1:
         raise UsageError(f"batch size is {batch_size}; it must be at least 1")
     planned = [_plan(get(name), lens, sequences, parameters or {}, options) for name in names]
@@ -135,76 +146,72 @@ def _plan(
         sequences = encode_prompt(
             chosen.prompt, tokenizer_of(lens), context=context_length(lens), bos=sequences.bos
         )
-    context = Context(lens, chosen, sequences, REPLICATES)
-    key = computation_key(analysis, lens, sequences, asdict(chosen), options.seed)
+    other = options.reference if analysis.compares else None
+    context = Context(lens, chosen, sequences, REPLICATES, reference=other)
+    key = computation_key(analysis, lens, sequences, asdict(chosen), options.seed, other)
     return _Planned(analysis, context, key)
-
-
-def context_length(lens: Lens) -> int:
-    """Longest sequence the model's positions allow."""
-    return int(lens.model.config.max_position_embeddings)
 
 
 def _findings(
     planned: Sequence[_Planned], lens: Lens, options: Options, report: Report
 ) -> Iterator[tuple[_Planned, Finding | NotApplicable]]:
     """Findings as they are made, so that each is stored before the next pass begins."""
+    fitting: list[_Planned] = []
+    for plan in planned:
+        reason = why_not(plan.analysis, lens, options.reference)
+        if reason:
+            yield plan, NotApplicable(reason)
+        else:
+            fitting.append(plan)
     for runs_on in ("corpus", "prompt"):
         group = [
             plan
-            for plan in planned
+            for plan in fitting
             if plan.analysis.style == "streaming" and plan.analysis.runs_on == runs_on
         ]
         yield from _stream(group, lens, options, report)
-    for plan in planned:
+    for plan in fitting:
         if plan.analysis.style == "procedure":
             yield plan, _proceed(plan, options, report)
 
 
 def _stream(
     group: Sequence[_Planned], lens: Lens, options: Options, report: Report
-) -> list[tuple[_Planned, Finding | NotApplicable]]:
-    out: list[tuple[_Planned, Finding | NotApplicable]] = []
+) -> Iterator[tuple[_Planned, Finding | NotApplicable]]:
     tree: Tree = plain_tree(lens)
     weights = None
-    if any(Need.COMPONENTS in plan.analysis.needs for plan in group):
+    if any(plan.of_components for plan in group):
         try:
             view = component_view(lens)
             weights = component_weights(view, lens)
             tree = component_tree(view, lens)
         except NotApplicable as reason:
-            out += [(p, reason) for p in group if Need.COMPONENTS in p.analysis.needs]
-            group = [p for p in group if Need.COMPONENTS not in p.analysis.needs]
-    jobs: dict[str, tuple[_Planned, Job]] = {}
+            yield from ((plan, reason) for plan in group if plan.of_components)
+            group = [plan for plan in group if not plan.of_components]
+    jobs: list[tuple[_Planned, Job]] = []
     for plan in group:
-        context = Context(
-            lens, plan.context.parameters, plan.context.sequences, REPLICATES, weights
-        )
-        kernel: Streaming = _kernel(plan.analysis)
+        analysis, context = plan.analysis, replace(plan.context, weights=weights)
+        kernel: Streaming = _kernel(analysis)
         try:
             kernel.init(context)
         except NotApplicable as reason:
-            out.append((plan, reason))
+            yield plan, reason
             continue
         store = ShardStore(options.store, plan.key)
-        jobs[plan.analysis.name] = (
-            plan,
-            Job(plan.analysis.name, kernel, context, plan.analysis.needs, store),
-        )
+        jobs.append((plan, Job(analysis.name, kernel, context, analysis.needs, store)))
     if not jobs:
-        return out
-    sequences = next(iter(jobs.values()))[0].context.sequences
+        return
+    sequences = jobs[0][0].context.sequences
     states = run_pass(
-        [job for _, job in jobs.values()],
+        [job for _, job in jobs],
         tree,
         sequences,
         batch_size=options.batch_size,
         weights=poisson_weights(sequences.document_ids, options.seed),
         report=report,
     )
-    for name, (plan, job) in jobs.items():
-        out.append((plan, job.kernel.finish(states[name], job.context)))
-    return out
+    for plan, job in jobs:
+        yield plan, job.kernel.finish(states[job.name], job.context)
 
 
 def _proceed(plan: _Planned, options: Options, report: Report) -> Finding | NotApplicable:
@@ -230,4 +237,6 @@ def _kernel(analysis: Analysis) -> Any:
 
 
 def _origin(plan: _Planned, lens: Lens, options: Options) -> dict[str, Any]:
-    return provenance(lens, plan.context.sequences, plan.key, options.batch_size, options.command)
+    origin = provenance(lens, plan.context.sequences, plan.key, options.batch_size, options.command)
+    other = plan.context.reference
+    return origin if other is None else {**origin, "reference": other.identity.name}

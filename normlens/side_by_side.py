@@ -1,7 +1,8 @@
 """Running every analysis on several models and putting them side by side.
 
-The first model is the reference. Models are opened one after another; only the reference
-stays open, for the weight cosine that tells a lineage from a coincidence of names.
+The first model is the reference, unless another is given. Models are opened one after
+another; only the first and the reference stay open, the first for the weight cosine that
+tells a lineage from a coincidence of names.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 
 from normlens.capture.shards import Report
 from normlens.errors import UsageError
+from normlens.models.context import context_length
 from normlens.models.lens import Lens
 from normlens.models.lineage import weight_cosine
 from normlens.models.tokenizers import tokenizer_of
 from normlens.results import Result, concat
-from normlens.runner import context_length, run
+from normlens.runner import run
 from normlens.text import DEFAULT_CONTEXT, BosPolicy, Documents, encode
 
 
@@ -35,12 +37,13 @@ def compare(
     seed: int = 0,
     fresh: bool = False,
     command: str = "",
+    reference: Callable[[], Lens] | None = None,
     progress: Callable[[str], Report] | None = None,
 ) -> list[Result]:
     """Run analyses on several models; one Result per analysis, models side by side.
 
     Args:
-        openers: model name -> function that opens it; the first is the reference.
+        openers: model name -> function that opens it; differences are from the first.
         documents: the corpus as text, tokenised for each model.
         names: analyses, in the order of the report.
         sequences: number of sequences, spread evenly; None takes all.
@@ -52,6 +55,8 @@ def compare(
         seed: of the bootstrap intervals.
         fresh: compute again even if stored.
         command: recorded in the provenance.
+        reference: opens what analyses that compare set every model against; the first of
+            ``openers`` where it is not given.
         progress: from a model's name, what is called after every shard.
 
     Raises:
@@ -61,9 +66,11 @@ def compare(
     if not openers:
         raise UsageError("no model to compare; name at least one")
     per_model: list[list[Result]] = []
-    reference: Lens | None = None
+    first: Lens | None = None
+    compared_with = None if reference is None else reference()
     for name, opener in openers.items():
         lens = opener()
+        first = first or lens
         longest = context_length(lens)
         width = min(context or DEFAULT_CONTEXT, longest)
         corpus = encode(documents, tokenizer_of(lens), context=width, bos=bos)
@@ -79,11 +86,11 @@ def compare(
             seed=seed,
             fresh=fresh,
             command=command,
+            reference=compared_with or first,
             progress=progress(name) if progress else None,
         )
-        cosine = 1.0 if reference is None else weight_cosine(reference, lens)
+        cosine = 1.0 if lens is first else weight_cosine(first, lens)
         per_model.append([_with_relation(result, cosine) for result in results])
-        reference = reference or lens
     return [concat([results[i] for results in per_model]) for i in range(len(names))]
 
 

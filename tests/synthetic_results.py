@@ -16,6 +16,7 @@ import pandas as pd
 
 from normlens import catalog
 from normlens.results import Check, Column, Headline, Result, TableSchema, concat
+from tests import synthetic_attention, synthetic_depth, synthetic_outliers
 
 MODEL = Column("model", "str", "", "name of the model")
 STATUS = Column("status", "str", "", "ok, no_data, not_applicable or overflow")
@@ -363,6 +364,13 @@ _MAKERS: Mapping[str, Callable[[Model, np.random.Generator], dict[str, Rows]]] =
     "freeze-sweep": _freeze_sweep,
     "logit-attribution": _logit_attribution,
     "prompt-attribution": _prompt_attribution,
+    "divergence": synthetic_depth.divergence,
+    "residual": synthetic_depth.residual,
+    "branches": synthetic_depth.branches,
+    "gradients": synthetic_depth.gradients,
+    "attention-entropy": synthetic_attention.tables,
+    "outliers": synthetic_outliers.tables,
+    "outlier-ablation": synthetic_outliers.ablation_tables,
 }
 
 
@@ -407,6 +415,13 @@ _HEADLINES: Mapping[str, Callable[[Mapping[str, Rows]], tuple[Headline, ...]]] =
     "freeze-sweep": _sweep_headline,
     "logit-attribution": _attribution_headline,
     "prompt-attribution": _prompt_headline,
+    "divergence": synthetic_depth.divergence_headline,
+    "residual": synthetic_depth.residual_headline,
+    "branches": synthetic_depth.branches_headline,
+    "gradients": synthetic_depth.gradients_headline,
+    "attention-entropy": synthetic_attention.headline,
+    "outliers": synthetic_outliers.headline,
+    "outlier-ablation": synthetic_outliers.ablation_headline,
 }
 
 

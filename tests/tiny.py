@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from normlens.norms import FixedScale
+from normlens.norms import DyT, FixedScale
 from normlens.resources import data_path
 
 VOCABULARY = 4096
@@ -97,7 +97,9 @@ def randomise(model: ModelT, seed: int) -> ModelT:
             noise = torch.randn(parameter.shape, generator=generator)
             owner, _, leaf = name.rpartition(".")
             if owner in norms:
-                parameter.copy_(1 + 0.3 * noise if leaf == "weight" else 0.3 * noise)
+                offset = leaf == "weight" and _is_unit_offset(model.get_submodule(owner))
+                one = leaf in ("weight", "alpha") and not offset
+                parameter.copy_(one + 0.3 * noise)
             elif parameter.ndim == 1:
                 parameter.copy_(0.1 * noise)
             elif isinstance(model.get_submodule(owner), nn.Embedding):
@@ -109,7 +111,17 @@ def randomise(model: ModelT, seed: int) -> ModelT:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    return isinstance(module, (nn.LayerNorm, FixedScale)) or "RMSNorm" in type(module).__name__
+    name = type(module).__name__
+    return (
+        isinstance(module, (nn.LayerNorm, FixedScale, DyT))
+        or "RMSNorm" in name
+        or "LayerNorm" in name
+    )
+
+
+def _is_unit_offset(module: nn.Module) -> bool:
+    name = type(module).__name__
+    return name.startswith("Gemma") or name.endswith("1P")
 
 
 def _known(config: type, overrides: dict[str, Any]) -> None:

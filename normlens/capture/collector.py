@@ -2,77 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from normlens.capture.protocol import Components, ComponentWeights
-from normlens.errors import NotApplicable
 from normlens.hooks import Hook
 from normlens.models.components import ComponentView
+from normlens.models.components_read import split_embeddings
+from normlens.models.components_view import PostAttention
 from normlens.models.lens import Lens, Role
 from normlens.models.parameters import gain_and_bias
 
+EMBEDDINGS = ("embed", "pos_embed")
+
 
 class ComponentCollector:
-    """Hooks that keep the tensors of :class:`Components` for one pass."""
+    """Hooks that keep the tensors of :class:`Components` for one pass.
+
+    The pass has to make logits where the model scales or caps them: raw ones are kept then.
+    """
 
     def __init__(self, view: ComponentView) -> None:
-        if view.final_norm is None:
-            raise NotApplicable(
-                "the model has no final norm module, so its last residual is not seen"
-            )
         self._seen: dict[str, Tensor] = {}
-        self._layers = view.n_layers
-        self._embeddings = [f"embed.{i}" for i in range(len(view.embeddings))]
+        self._view = view
         self.hooks = [
-            Hook(module, "output", self._keep(name), name)
-            for name, module in zip(self._embeddings, view.embeddings, strict=True)
+            Hook(view.layers[0].block, "input", self._keep("before"), "block 0"),
+            Hook(view.final_norm, "input", self._keep("residual"), "final norm"),
         ]
-        for index, layer in enumerate(view.layers):
+        if view.position_embedding is not None:
+            keep = self._keep("position")
+            self.hooks.append(Hook(view.position_embedding, "output", keep, "position embedding"))
+        if not view.scaling.keeps_logits:
+            keep = self._keep("raw_logits")
+            self.hooks.append(Hook(view.unembedding, "output", keep, "unembedding"))
+        for i, layer in enumerate(view.layers):
+            mlp = self._keep(f"mlp.{i}", _Times(view.scaling.branch))
             self.hooks += [
-                Hook(layer.out_projection, "input", self._keep(f"z.{index}"), f"z.{index}"),
-                Hook(layer.mlp_output, "output", self._keep(f"mlp.{index}"), f"mlp.{index}"),
+                Hook(layer.out_projection, "input", self._keep(f"z.{i}"), f"z.{i}"),
+                Hook(layer.mlp_output, "output", mlp, f"mlp.{i}"),
             ]
-        self.hooks.append(Hook(view.final_norm, "input", self._keep("residual"), "final norm"))
+            if layer.post_attention is not None:
+                scale = self._keep(f"scale.{i}", layer.post_attention.scale)
+                self.hooks.append(Hook(layer.out_projection, "output", scale, f"attention {i}"))
 
     def components(self) -> Components:
         """What the pass left; call once the hooks have fired."""
         residual = self._seen["residual"]
-        names = ("embed", "pos_embed", *self._embeddings[2:])
+        embeddings = split_embeddings(self._seen["before"], self._seen.get("position"))
+        layers = range(self._view.n_layers)
         return Components(
-            embeddings={
-                shown: self._seen[name].expand_as(residual)
-                for shown, name in zip(names, self._embeddings, strict=False)
-            },
-            z=[self._seen[f"z.{i}"] for i in range(self._layers)],
-            mlp=[self._seen[f"mlp.{i}"] for i in range(self._layers)],
+            embeddings=dict(zip(EMBEDDINGS, embeddings, strict=False)),
+            z=[self._seen[f"z.{i}"] for i in layers],
+            # OPT's linears see the tokens of all rows in one axis.
+            mlp=[self._seen[f"mlp.{i}"].view_as(residual) for i in layers],
             residual=residual,
+            attention_scale={
+                i: self._seen[f"scale.{i}"] for i in layers if f"scale.{i}" in self._seen
+            },
+            raw_logits=self._seen.get("raw_logits"),
         )
 
-    def _keep(self, name: str) -> _Keep:
-        return _Keep(self._seen, name)
+    def _keep(self, name: str, of: Callable[[Tensor], Tensor] | None = None) -> _Keep:
+        return _Keep(self._seen, name, of)
 
 
 @dataclass(frozen=True)
 class _Keep:
     into: dict[str, Tensor]
     name: str
+    of: Callable[[Tensor], Tensor] | None
 
     def __call__(self, value: Tensor) -> None:
-        self.into[self.name] = value
+        self.into[self.name] = value if self.of is None else self.of(value)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """A multiple, always in memory of its own: Falcon adds attention to its MLP in place."""
+
+    factor: float
+
+    def __call__(self, value: Tensor) -> Tensor:
+        return value.clone() if self.factor == 1.0 else value * self.factor
 
 
 def component_weights(view: ComponentView, lens: Lens) -> ComponentWeights:
-    """The linear maps of a view and the affine of the final norm, nothing folded.
-
-    Raises:
-        NotApplicable: the model has no final norm site.
-    """
-    final = next((site for site in lens.sites if site.role is Role.FINAL), None)
-    if final is None:
-        raise NotApplicable(f"{lens.identity.name} has no final norm site")
+    """The linear maps of a view and the affine of the final norm, nothing folded."""
+    final = next(site for site in lens.sites if site.role is Role.FINAL)
     gamma, beta = gain_and_bias(lens, final)
+    after: dict[int, PostAttention] = {
+        i: layer.post_attention
+        for i, layer in enumerate(view.layers)
+        if layer.post_attention is not None
+    }
     return ComponentWeights(
         w_o=[layer.W_O for layer in view.layers],
         b_o=[layer.b_O for layer in view.layers],
@@ -81,4 +105,6 @@ def component_weights(view: ComponentView, lens: Lens) -> ComponentWeights:
         gamma=gamma,
         beta=beta,
         final=final,
+        post_attention=after,
+        scaling=view.scaling,
     )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 from normlens.capture.batches import batches
-from normlens.capture.forward import Tree, observe
-from normlens.capture.protocol import Context, Streaming
+from normlens.capture.forward import observe
+from normlens.capture.points import Point
+from normlens.capture.protocol import Context, Observed, Streaming
 from normlens.capture.shards import Report, ShardStore, Step, ranges
 from normlens.capture.state import State
+from normlens.capture.tree import Tree
 from normlens.catalog.declaration import Need
 from normlens.text.sequences import Batch, Sequences
 
@@ -61,9 +64,11 @@ def run_pass(
                 device=tree.lens.placement.device,
                 weights=weights,
             ):
-                observed = observe(tree, batch, needs)
+                together = _Together(missing, batch)
+                observed = observe(tree, batch, needs, together)
                 for job in missing:
-                    job.kernel.update(fresh[job.name], batch, observed, job.context)
+                    seen = together.share_of(job, observed)
+                    job.kernel.update(fresh[job.name], batch, seen, job.context)
             for job in missing:
                 job.store.save(job.name, shard, fresh[job.name])
             stored |= fresh
@@ -113,3 +118,30 @@ def map_shards(
         report(Step(label, stop, len(sequences), tokens, resumed))
     assert total is not None
     return total
+
+
+@dataclass(frozen=True)
+class _Together:
+    """The reductions of several analyses as one; names are told apart by the analysis."""
+
+    jobs: Sequence[Job]
+    batch: Batch
+
+    def __call__(self, point: Point, value: Any) -> dict[str, Tensor]:
+        return {
+            f"{job.name}/{key}": tensor
+            for job in self.jobs
+            if point.need in job.needs
+            for key, tensor in job.kernel.reduce(point, value, self.batch, job.context).items()
+        }
+
+    def share_of(self, job: Job, observed: Observed) -> Observed:
+        """What was reduced for one analysis."""
+        prefix = f"{job.name}/"
+        return replace(
+            observed,
+            reduced={
+                point: {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}
+                for point, kept in observed.reduced.items()
+            },
+        )

@@ -2,73 +2,67 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
+from normlens.capture.attention import recording_attention
 from normlens.capture.collector import ComponentCollector
+from normlens.capture.points import Point, places
 from normlens.capture.protocol import Observed
+from normlens.capture.steps import step_hooks
+from normlens.capture.tree import Tree, run_model
 from normlens.catalog.declaration import Need
 from normlens.hooks import Hook, hooked
-from normlens.models.components import ComponentView, forward
-from normlens.models.lens import Lens, NormSite
+from normlens.models.layout import by_position
+from normlens.models.lens import NormSite
 from normlens.text.sequences import Batch
 
-
-@dataclass(frozen=True)
-class Tree:
-    """What a pass runs: the plain model, or its component view.
-
-    Attributes:
-        root: the module hooks are counted and locked on.
-        lens: whose model it is.
-        view: the component view, or None for the plain model.
-    """
-
-    root: nn.Module
-    lens: Lens
-    view: ComponentView | None = None
-
-    def site_module(self, site: NormSite) -> nn.Module:
-        """The module that computes a site in this tree."""
-        return self.lens.module(site) if self.view is None else self.view.site_module(site)
+Watch = Callable[[Point, Any], Mapping[str, Tensor]]
+"""What is kept of an activation; see :data:`normlens.capture.protocol.Reduce`."""
 
 
-def plain_tree(lens: Lens) -> Tree:
-    """The model as it was opened."""
-    return Tree(lens.model, lens)
-
-
-def component_tree(view: ComponentView, lens: Lens) -> Tree:
-    """The component view of the model."""
-    return Tree(view.bridge, lens, view)
+def watch_nothing(point: Point, value: Any) -> Mapping[str, Tensor]:
+    """Keep nothing of any activation."""
+    return {}
 
 
 @torch.inference_mode()
-def observe(tree: Tree, batch: Batch, needs: frozenset[Need]) -> Observed:
+def observe(
+    tree: Tree, batch: Batch, needs: frozenset[Need], watch: Watch = watch_nothing
+) -> Observed:
     """Run one batch and keep only what ``needs`` names.
 
-    No attention mask is passed: the models are causal and padding is on the right, so no
-    real token can see it.
+    Padding is on the right: a causal model cannot see it, an encoder is given the mask.
+
+    Args:
+        tree: what to run.
+        batch: what to run it on.
+        needs: what to look at.
+        watch: called with every activation of a need that is reduced where it is met.
 
     Raises:
         HookMismatch: a hook did not fire exactly once.
     """
     hooks: list[Hook] = []
     moments: dict[str, Tensor] = {}
+    reduced: dict[str, Mapping[str, Tensor]] = {}
     if Need.NORM_MOMENTS in needs:
-        sites = tree.lens.sites
-        # Allocated before the pass: small tensors made during it would split the gaps that
-        # activations leave, and the heap would grow by an activation per site.
-        dtype = torch.promote_types(tree.lens.model.dtype, torch.float32)
-        shape = (len(sites), 2, *batch.ids.shape)
-        for site, into in zip(
-            sites, torch.empty(shape, dtype=dtype, device=batch.ids.device), strict=True
-        ):
-            moments[site.label] = into
-            hooks.append(Hook(tree.site_module(site), "input", _RecordMoments(into), site.label))
+        moments = _moment_buffers(tree, batch)
+        for site in tree.lens.sites:
+            record = _RecordMoments(site, moments[site.label])
+            hooks.append(Hook(tree.site_module(site), "input", record, site.label))
+    for need in sorted(needs):
+        for place in places(tree, need):
+            record = _Reduce(place.point, watch, reduced)
+            hooks.append(Hook(place.module, place.where, record, place.point.name))
+        hooks.extend(step_hooks(tree, need, watch, reduced))
     collector = (
         ComponentCollector(tree.view)
         if tree.view is not None and Need.COMPONENTS in needs
@@ -76,20 +70,12 @@ def observe(tree: Tree, batch: Batch, needs: frozenset[Need]) -> Observed:
     )
     if collector is not None:
         hooks.extend(collector.hooks)
-    with hooked(tree.root, hooks):
-        logits = run_model(tree, batch.ids, logits=Need.LOGITS in needs)
-    return Observed(moments, logits, collector.components() if collector else None)
-
-
-def run_model(tree: Tree, ids: Tensor, *, logits: bool) -> Tensor | None:
-    """Logits ``[batch pos vocab]``, or None after running the backbone alone."""
-    if tree.view is not None:
-        return forward(tree.view, ids, logits=logits)
-    model = tree.lens.model
-    if logits:
-        return model(input_ids=ids, use_cache=False).logits
-    model.base_model(input_ids=ids, use_cache=False)
-    return None
+    with ExitStack() as stack:
+        stack.enter_context(hooked(tree.root, hooks))
+        if Need.ATTENTION in needs:
+            stack.enter_context(recording_attention(tree, watch, reduced))
+        logits = run_model(tree, batch, logits=Need.LOGITS in needs)
+    return Observed(moments, logits, collector.components() if collector else None, reduced)
 
 
 def input_moments(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "2 ..."]:
@@ -99,9 +85,36 @@ def input_moments(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "2 ..."]:
     return torch.stack([mean, variance])
 
 
+def _moment_buffers(tree: Tree, batch: Batch) -> dict[str, Tensor]:
+    # Allocated before the pass: small tensors made during it would split the gaps that
+    # activations leave, and the heap would grow by an activation per site.
+    dtype = torch.promote_types(tree.lens.model.dtype, torch.float32)
+    sites = tree.lens.sites
+    shapes = [
+        (2, *batch.ids.shape, *((site.heads,) if site.layout.per_head else ())) for site in sites
+    ]
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = torch.empty(sum(sizes), dtype=dtype, device=batch.ids.device).split(sizes)
+    return {
+        site.label: part.view(shape) for site, part, shape in zip(sites, parts, shapes, strict=True)
+    }
+
+
 @dataclass(frozen=True)
 class _RecordMoments:
+    site: NormSite
     into: Tensor
 
     def __call__(self, x: Tensor) -> None:
-        self.into.copy_(input_moments(x))
+        batch, pos = self.into.shape[1:3]
+        self.into.copy_(by_position(self.site, input_moments(x), batch, pos))
+
+
+@dataclass(frozen=True)
+class _Reduce:
+    point: Point
+    watch: Watch
+    into: dict[str, Mapping[str, Tensor]]
+
+    def __call__(self, x: Tensor) -> None:
+        self.into[self.point.name] = self.watch(self.point, x)

@@ -11,7 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from normlens.capture.points import Point
 from normlens.capture.state import State
+from normlens.models.components_scaling import Scaling
+from normlens.models.components_view import PostAttention
 from normlens.models.lens import Lens, NormSite
 from normlens.results import Check, Headline
 from normlens.text.sequences import Batch, Sequences
@@ -22,17 +25,25 @@ class Components:
     """What a pass over the component view hands to kernels.
 
     Attributes:
-        embeddings: name -> ``[batch pos d_model]`` (embed, pos_embed).
+        embeddings: name -> ``[batch pos d_model]`` (embed, pos_embed): they sum to the
+            residual before block 0.
         z: per layer, input of the attention output projection, ``[batch pos head*d_head]``;
             it contains the value bias.
-        mlp: per layer, MLP output with its bias, ``[batch pos d_model]``.
+        mlp: per layer, what the MLP adds to the residual, its bias, the norm after it and a
+            branch scale included, ``[batch pos d_model]``.
         residual: input of the final norm, ``[batch pos d_model]``.
+        attention_scale: of each layer with a norm after attention, that norm's scale,
+            ``[batch pos]``, float32 or wider.
+        raw_logits: output of the unembedding where the model scales or caps it, else None:
+            then the model's logits are the raw ones.
     """
 
     embeddings: Mapping[str, Float[Tensor, "batch pos d_model"]]
     z: Sequence[Float[Tensor, "batch pos width"]]
     mlp: Sequence[Float[Tensor, "batch pos d_model"]]
     residual: Float[Tensor, "batch pos d_model"]
+    attention_scale: Mapping[int, Float[Tensor, "batch pos"]] = field(default_factory=dict)
+    raw_logits: Float[Tensor, "batch pos vocab"] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,9 @@ class ComponentWeights:
         w_u: ``[d_model vocab]``; b_u: ``[vocab]`` or None.
         gamma, beta: effective gain and bias of the final norm, ``[d_model]``, or None.
         final: site of the final norm.
+        post_attention: by layer, the norm after attention; a layer without one has none.
+        scaling: what attention is multiplied by before it is added to the residual, and how
+            the model's logits follow from the raw ones.
     """
 
     w_o: Sequence[Float[Tensor, "head d_head d_model"]]
@@ -54,6 +68,8 @@ class ComponentWeights:
     gamma: Tensor | None
     beta: Tensor | None
     final: NormSite
+    post_attention: Mapping[int, PostAttention] = field(default_factory=dict)
+    scaling: Scaling = field(default_factory=Scaling)
 
 
 @dataclass(frozen=True)
@@ -61,15 +77,18 @@ class Observed:
     """One forward pass, reduced to what was asked for.
 
     Attributes:
-        norm_moments: site label -> ``[2 batch pos]``: mean and biased variance of the
-            norm's input over its width, float32 or wider.
+        norm_moments: site label -> ``[2 batch pos]``, or ``[2 batch pos head]`` where the
+            norm sees each head by itself: mean and biased variance of the norm's input
+            over its width, float32 or wider.
         logits: ``[batch pos vocab]`` in the model's dtype, or None.
         components: or None.
+        reduced: point name -> what the analysis's ``reduce`` returned there.
     """
 
-    norm_moments: Mapping[str, Float[Tensor, "2 batch pos"]] = field(default_factory=dict)
+    norm_moments: Mapping[str, Float[Tensor, "2 batch pos *head"]] = field(default_factory=dict)
     logits: Tensor | None = None
     components: Components | None = None
+    reduced: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,6 +101,7 @@ class Context:
         sequences: the corpus.
         replicates: number of bootstrap replicates.
         weights: component weights where the analysis needs components.
+        reference: the model to compare with, where the analysis compares.
     """
 
     lens: Lens
@@ -89,6 +109,7 @@ class Context:
     sequences: Sequences
     replicates: int
     weights: ComponentWeights | None = None
+    reference: Lens | None = None
 
 
 @dataclass(frozen=True)
@@ -106,17 +127,34 @@ class Finding:
     replicates: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
+Reduce = Callable[[Point, Any, Batch, Context], Mapping[str, Tensor]]
+"""``reduce(point, value, batch, context)``: what to keep of an activation, by name.
+
+``value`` is the activation, which must neither be changed nor kept: a tensor
+``[batch pos d]``, or an :class:`~normlens.capture.attention.AttentionChunk`, whose
+reductions have the chunk's ``[rows head ...]`` as first axes and are joined along both."""
+
+
+def keep_nothing(point: Point, value: Any, batch: Batch, context: Context) -> Mapping[str, Tensor]:
+    """The reduction of an analysis that asks for no activations."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Streaming:
     """An analysis that reads a shared forward pass.
 
     ``init`` declares the statistics and raises NotApplicable where the analysis does not
     apply; ``update`` reduces one batch into them; ``finish`` turns them into tables.
+    ``reduce`` is called inside the pass with every activation that the analysis's needs
+    name, so that none has to be kept; ``update`` finds what it returned in
+    ``observed.reduced``.
     """
 
     init: Callable[[Context], State]
     update: Callable[[State, Batch, Observed, Context], None]
     finish: Callable[[State, Context], Finding]
+    reduce: Reduce = keep_nothing
 
 
 MapShards = Callable[[str, Sequences, Callable[[Batch], State]], State]

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import difflib
 
+from normlens.catalog.attention_entropy import ATTENTION_ENTROPY
+from normlens.catalog.branches import BRANCHES
 from normlens.catalog.declaration import Analysis, Citation, Need
+from normlens.catalog.divergence import DIVERGENCE
 from normlens.catalog.freeze_sweep import FREEZE_SWEEP
+from normlens.catalog.gradients import GRADIENTS
 from normlens.catalog.logit_attribution import LOGIT_ATTRIBUTION
+from normlens.catalog.outlier_ablation import OUTLIER_ABLATION
+from normlens.catalog.outliers import OUTLIERS
 from normlens.catalog.output import OUTPUT
 from normlens.catalog.prompt_attribution import PROMPT_ATTRIBUTION
+from normlens.catalog.residual import RESIDUAL
 from normlens.catalog.scale import SCALE
 from normlens.errors import UnknownName
 
-ALL: tuple[Analysis, ...] = (OUTPUT, SCALE, FREEZE_SWEEP, LOGIT_ATTRIBUTION, PROMPT_ATTRIBUTION)
+ALL: tuple[Analysis, ...] = (
+    OUTPUT,
+    DIVERGENCE,
+    SCALE,
+    FREEZE_SWEEP,
+    RESIDUAL,
+    BRANCHES,
+    GRADIENTS,
+    ATTENTION_ENTROPY,
+    OUTLIERS,
+    OUTLIER_ABLATION,
+    LOGIT_ATTRIBUTION,
+    PROMPT_ATTRIBUTION,
+)
 
 __all__ = ["ALL", "Analysis", "Citation", "Need", "get"]
 

@@ -10,7 +10,7 @@ ROLE = Column("role", "str", "", "where the norm sits")
 ORDER = Column("order", "int64", "", "rank in order of execution")
 KIND = Column("kind", "str", "", "what the norm computes")
 COMPONENT = Column("component", "str", "", "L3.H5, L3.mlp, L3.attn_bias, embed, pos_embed")
-HEAD = Column("head", "Int64", "", "head index from 0; empty for components that are not heads")
+HEAD = Column("head", "Int64", "", "head index from 0; empty where there is none")
 N = Column("n", "int64", "tokens", "number of tokens behind the row")
 
 

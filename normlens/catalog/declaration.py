@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -18,6 +19,28 @@ class Need(StrEnum):
     """Logits of every position; without it the output head is not run."""
     COMPONENTS = "components"
     """Head inputs of the output projection, MLP outputs, embeddings, final residual."""
+    RESIDUAL = "residual"
+    """Reduced where it is met: the residual stream before every block and after the last."""
+    BRANCHES = "branches"
+    """Reduced where it is met: what attention and MLP of every block add to the residual."""
+    NORM_OUTPUT = "norm_output"
+    """Reduced where it is met: the output of every norm, gain and bias included."""
+    ATTENTION = "attention"
+    """Reduced where it is met: attention logits and probabilities of every layer."""
+    STEPS = "steps"
+    """Reduced where it is met: input and output of every block, together."""
+    BRANCH_STEPS = "branch_steps"
+    """The same, together with what attention and MLP of the block add."""
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the pass hands activations to the analysis one by one and keeps none."""
+        return self not in (Need.NORM_MOMENTS, Need.LOGITS, Need.COMPONENTS)
+
+    @property
+    def of_components(self) -> bool:
+        """Whether it is found in the component view alone."""
+        return self in (Need.COMPONENTS, Need.BRANCHES, Need.BRANCH_STEPS)
 
 
 @dataclass(frozen=True)
@@ -27,6 +50,24 @@ class Citation:
     reference: str
     identifier: str
     place: str = ""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What the cost of an analysis grows with.
+
+    Attributes:
+        sequences: of the corpus.
+        live_sites: norms with a live scale.
+    """
+
+    sequences: int
+    live_sites: int
+
+
+def one_pass(parameters: Any, extent: Extent) -> int:
+    """Every sequence once."""
+    return extent.sequences
 
 
 @dataclass(frozen=True)
@@ -46,6 +87,9 @@ class Analysis:
         figures: names of functions in ``normlens.figures`` (``module:function``).
         kernel: ``module:object`` under ``normlens.kernels``.
         citations: sources.
+        compares: whether it sets the model against a reference model.
+        forwards: of a procedure, how many forward passes of one sequence it makes, from its
+            parameters and the extent; a backward pass counts as two. For estimates alone.
         version: raised whenever numbers change.
     """
 
@@ -61,4 +105,6 @@ class Analysis:
     figures: tuple[str, ...]
     kernel: str
     citations: tuple[Citation, ...]
+    compares: bool = False
+    forwards: Callable[[Any, Extent], float] = one_pass
     version: int = 1

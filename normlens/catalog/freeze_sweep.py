@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from normlens.catalog.columns import KIND, LAYER, ORDER, ROLE, SITE, N, measure
-from normlens.catalog.declaration import Analysis, Citation
+from normlens.catalog.declaration import Analysis, Citation, Extent
 from normlens.results import Column, TableSchema
 
 
@@ -17,6 +17,13 @@ class FreezeSweepParameters:
     sequences: int = Field(
         default=32, ge=1, le=100_000, description="sequences, spread evenly over the corpus"
     )
+
+
+def _forwards(parameters: FreezeSweepParameters, extent: Extent) -> int:
+    """Means, intact, every site alone, and all but the first once more."""
+    if not extent.live_sites:
+        return 0
+    return min(parameters.sequences, extent.sequences) * (2 * extent.live_sites + 1)
 
 
 FREEZE_SWEEP = Analysis(
@@ -69,6 +76,7 @@ FREEZE_SWEEP = Analysis(
     ),
     figures=("freeze_sweep:single", "freeze_sweep:cumulative"),
     kernel="freeze_sweep:KERNEL",
+    forwards=_forwards,
     citations=(
         Citation("Heimersheim 2024, You can remove GPT2's LayerNorm by fine-tuning", "2409.13710"),
         Citation(

@@ -36,7 +36,10 @@ LOGIT_ATTRIBUTION = Analysis(
         "`DE(c) = r~.u/scale(r) - (r-c)~.u/scale(r-c)`. Their difference is the norm-mediated "
         "self-repair. `NMAE = mean|DLA - DE| / mean|DE|` over tokens. It is 0 for a scale-free "
         "final norm. Gauge: the value bias stays in its head, the output bias of attention is a "
-        "component of its own."
+        "component of its own. Where heads pass a norm after attention (Gemma 2 and 3, OLMo 2 and "
+        "3, GLM-4) its scale stays frozen in both DLA and DE, and its bias joins the attention "
+        "bias: DE recomputes the final norm alone. Logits are those before soft-capping and logit "
+        "scale (Gemma 2, Cohere, Granite)."
     ),
     parameters=LogitAttributionParameters,
     runs_on="corpus",
@@ -92,4 +95,5 @@ LOGIT_ATTRIBUTION = Analysis(
             "Rushing & Nanda 2024, Explorations of Self-Repair in Language Models", "2402.15390"
         ),
     ),
+    version=2,
 )

@@ -40,7 +40,9 @@ PROMPT_ATTRIBUTION = Analysis(
         "`DLA(c)`, `DE(c)` and their difference per component at every position, for the token "
         "that follows it (at the last position: the target). The waterfall of the last position "
         "adds all components and the bias terms to the vocabulary-centred logit, or to the logit "
-        "difference; the sum is checked against the model."
+        "difference; the sum is checked against the model. Logits are those before soft-capping "
+        "and logit scale (Gemma 2, Cohere, Granite). DE recomputes the final norm alone: the scale "
+        "of a norm after attention (Gemma 2 and 3, OLMo 2 and 3, GLM-4) stays frozen."
     ),
     parameters=PromptAttributionParameters,
     runs_on="prompt",
@@ -72,7 +74,9 @@ PROMPT_ATTRIBUTION = Analysis(
                 Column("position", "int64", "", "position"),
                 Column("token", "str", "", "token at that position"),
                 Column("target", "str", "", "token whose logit is attributed"),
-                measure("logit", "logits", "the model's own logit (centred, or the difference)"),
+                measure(
+                    "logit", "logits", "the model's own raw logit (centred, or the difference)"
+                ),
                 measure("sum", "logits", "sum of all contributions"),
                 measure("scale", "residual units", "scale of the final norm at that position"),
                 measure("probability", "1", "the model's probability of the target"),
@@ -86,4 +90,5 @@ PROMPT_ATTRIBUTION = Analysis(
             "Baroni et al. 2025, Transformers Don't Need LayerNorm at Inference Time", "2507.02559"
         ),
     ),
+    version=2,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import KIND, LAYER, ORDER, ROLE, SITE, N, measure
+from normlens.catalog.columns import HEAD, KIND, LAYER, ORDER, ROLE, SITE, N, measure
 from normlens.catalog.declaration import Analysis, Citation, Need
 from normlens.results import Column, TableSchema
 
@@ -27,8 +27,9 @@ SCALE = Analysis(
         "The scale is the norm's denominator, `sqrt(var(x) + eps)` for LayerNorm and "
         "`sqrt(mean(x**2) + eps)` for RMSNorm, one number per token and site. Its spread is the "
         "coefficient of variation `sd/mean` over tokens. The first token of every sequence is "
-        "apart, padding never counts. At scale-free sites the table gives the would-be scale "
-        "`sqrt(var(x))`, marked not applied. The share along ones, "
+        "apart, padding never counts. A norm on queries or keys that sees each head by itself has "
+        "one scale per head and token, and each counts. At scale-free sites the table gives the "
+        "would-be scale `sqrt(var(x))`, marked not applied. The share along ones, "
         "`mean(x)**2 / mean(x**2)`, is what centring removes. The spread describes data; whether a "
         "norm can be removed is measured by freeze-sweep."
     ),
@@ -72,6 +73,7 @@ SCALE = Analysis(
                 Column("sequence", "int64", "", "sequence index in the corpus"),
                 Column("position", "int64", "", "position in the sequence"),
                 SITE,
+                HEAD,
                 measure("scale", "residual units", "the token's scale"),
             ),
         ),

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from normlens.capture.batches import batches
-from normlens.capture.forward import observe, plain_tree
+from normlens.capture.forward import observe
+from normlens.capture.tree import plain_tree
 from normlens.catalog import Need, get
+from normlens.catalog.declaration import Extent
 from normlens.cli.options import TextOptions
 from normlens.cli.tables import console
+from normlens.models.context import context_length
 from normlens.models.lens import Lens
 from normlens.models.tokenizers import tokenizer_of
-from normlens.runner import context_length
 from normlens.text import DEFAULT_CONTEXT, Documents, encode
-
-PROCEDURE_FORWARDS_PER_SITE = 2
 
 
 def print_estimate(
@@ -30,30 +30,30 @@ def print_estimate(
 ) -> None:
     """Print tokens, forward passes, memory and time of a run on one model.
 
-    The time is that of one batch scaled up; the memory is weights plus what one batch of
-    activations and logits takes.
+    The time is that of one batch scaled up by what the analyses declare; the memory is
+    weights plus what one batch of activations and logits takes.
     """
     width = min(options.context or DEFAULT_CONTEXT, context_length(lens))
     corpus = encode(documents, tokenizer_of(lens), context=width, bos=options.bos)
     if options.sequences:
         corpus = corpus.spread(options.sequences)
-    needs = frozenset[Need]().union(*(get(name).needs for name in analyses))
+    declared = [get(name) for name in analyses]
+    procedures = [analysis for analysis in declared if analysis.style == "procedure"]
+    needs = frozenset[Need]().union(*(analysis.needs for analysis in declared))
+    if procedures:
+        needs |= {Need.LOGITS}
     weights = torch.ones(1, len(corpus.document_ids), dtype=torch.float64)
     size = min(options.batch_size, len(corpus))
     batch = next(batches(corpus, 0, size, size=size, device=lens.placement.device, weights=weights))
     started = time.perf_counter()
-    observe(plain_tree(lens), batch, needs - {Need.COMPONENTS})
+    observe(plain_tree(lens), batch, needs & {Need.NORM_MOMENTS, Need.LOGITS})
     seconds = time.perf_counter() - started
-    streaming = [name for name in analyses if get(name).style == "streaming"]
-    sequences = len(corpus) if streaming else 0
     live = sum(site.spec.kind.has_live_scale for site in lens.sites)
-    for name in analyses:
-        analysis = get(name)
-        if analysis.style == "procedure":
-            chosen = parameters.get(name) or analysis.parameters()
-            sequences += min(chosen.sequences, len(corpus)) * (
-                PROCEDURE_FORWARDS_PER_SITE * live + 2
-            )
+    extent = Extent(len(corpus), live)
+    sequences = len(corpus) if len(procedures) < len(declared) else 0
+    for analysis in procedures:
+        chosen = parameters.get(analysis.name) or analysis.parameters()
+        sequences += round(analysis.forwards(chosen, extent))
     element = torch.finfo(next(lens.model.parameters()).dtype).bits // 8
     parameters_bytes = sum(p.numel() * p.element_size() for p in lens.model.parameters())
     config = lens.model.config

@@ -35,6 +35,7 @@ def register(app: App) -> None:
 
 def run(
     *names: str,
+    reference: str | None = None,
     out: Path | None = None,
     force: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
@@ -57,10 +58,14 @@ def run(
 
     `normlens run prompt-attribution smollm2-135m --prompt-attribution.prompt "The sun is"`
 
+    `normlens run divergence books-lnfree --reference books-ln`
+
     Parameters
     ----------
     names
         Analyses and models.
+    reference
+        Model that analyses which compare set every other against; by default the first.
     out
         Save each result to a directory under this one.
     force
@@ -107,6 +112,7 @@ def run(
             seed=store_options.seed,
             fresh=store_options.fresh,
             command=command_line(),
+            reference=None if reference is None else partial(open_with, reference, model_options),
             progress=progress,
         )
     for result in results:

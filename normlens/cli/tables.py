@@ -55,6 +55,12 @@ def print_result(result: Result) -> None:
     out.print(table)
     for model, reason in result.not_applicable.items():
         out.print(f"{escape(model)}: not applicable: {escape(reason)}")
+    for model, origin in result.provenance.items():
+        if quantised := origin.get("quantised_from"):
+            out.print(
+                f"warning: {escape(model)} was dequantised from {escape(str(quantised))}: outliers "
+                "and rounding describe the quantiser too"
+            )
     for model, checks in result.checks.items():
         for check in checks:
             verdict = "ok" if check.passed else "FAILED"

@@ -9,7 +9,6 @@ from normlens import tolerances
 from normlens.capture.protocol import Components, ComponentWeights, Context, Observed
 from normlens.errors import ComponentMismatch, NotApplicable
 from normlens.kernels.direct_effect import EMBEDDINGS
-from normlens.models.lens import Role
 from normlens.norms.spec import NormKind
 from normlens.results import Check
 
@@ -18,8 +17,7 @@ def weights_in_scope(context: Context) -> ComponentWeights:
     """The component weights of a model whose heads add up to its logits.
 
     Raises:
-        NotApplicable: no component view, an opaque final norm, or a norm between attention
-            and the residual.
+        NotApplicable: no component view, or an opaque final norm.
     """
     weights = context.weights
     name = context.lens.identity.name
@@ -29,17 +27,13 @@ def weights_in_scope(context: Context) -> ComponentWeights:
         raise NotApplicable(
             f"the final norm of {name} ({weights.final.path}) is opaque: its scale is unknown"
         )
-    if any(site.role is Role.POST_ATTN for site in context.lens.sites):
-        raise NotApplicable(
-            f"heads of {name} pass a norm before the residual, so they do not add up to it"
-        )
     return weights
 
 
 def components_in_scope(
-    observed: Observed,
+    observed: Observed, weights: ComponentWeights
 ) -> tuple[Components, Float[Tensor, "batch pos vocab"]]:
-    """Components and logits of one batch.
+    """Components and raw logits of one batch: before any soft cap or logit scale.
 
     Raises:
         ComponentMismatch: the pass did not record them, or recorded unknown embeddings.
@@ -51,7 +45,11 @@ def components_in_scope(
         raise ComponentMismatch(
             f"embedding {unknown[0]} is none of {', '.join(EMBEDDINGS)}; no table has a row for it"
         )
-    return observed.components, observed.logits
+    if weights.scaling.keeps_logits:
+        return observed.components, observed.logits
+    if observed.components.raw_logits is None:
+        raise ComponentMismatch("the pass recorded no raw logits; this model scales or caps them")
+    return observed.components, observed.components.raw_logits
 
 
 def select_positions(
@@ -67,23 +65,25 @@ def select_positions(
         z=[pick(value) for value in components.z],
         mlp=[pick(value) for value in components.mlp],
         residual=pick(components.residual),
+        attention_scale={i: pick(scale) for i, scale in components.attention_scale.items()},
     )
 
 
 def conservation_check(value: float, context: Context) -> Check:
     """The check that contributions and constants add up to the model's own logits.
 
-    The tolerance is that of the coarser of the model's dtype and the one its final norm
-    computes in: Llama's RMSNorm, say, rounds to float32 in a float64 model.
+    The tolerance is that of the coarsest of the model's dtype and those its final norm and
+    norms after attention compute in: Llama's, say, rounds to float32 in a float64 model.
     """
     dtypes = {context.lens.placement.dtype}
     if context.weights is not None:
         dtypes.add(context.weights.final.spec.compute_dtype)
+        dtypes |= {norm.spec.compute_dtype for norm in context.weights.post_attention.values()}
     tolerance = max(tolerances.for_dtype("conservation", d) for d in dtypes - {"input"})
     return Check(
         "conservation",
         value,
         tolerance,
         value <= tolerance,
-        "largest |sum of contributions - logit| / max(1, sum |contributions|) over tokens",
+        "largest |sum of contributions - raw logit| / max(1, sum |contributions|) over tokens",
     )

@@ -18,6 +18,10 @@ norm, ``c`` what a component wrote into it, tildes for centring where the norm c
 
 Gauge: the value bias stays in its head, the output bias of attention is a component.
 
+Where a norm follows attention its scale is frozen in all three: what a head writes is its
+part of that norm's output (``attribution_attention``), and DE recomputes the scale of the
+final norm alone.
+
 Source: NMAE of DLA, 2507.02559 (section on direct logit attribution); the difference as
 norm-mediated self-repair, 2402.15390 (section on LayerNorm).
 """
@@ -31,11 +35,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from normlens.capture.collector import EMBEDDINGS
 from normlens.capture.protocol import Components, ComponentWeights
+from normlens.kernels.attribution_attention import attention_terms, has_attention_bias
 from normlens.kernels.readout import Readout, at_least_float32
 from normlens.norms.reference import centre, scale_from_mean_square
-
-EMBEDDINGS = ("embed", "pos_embed")
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,9 @@ def component_list(
 ) -> tuple[Component, ...]:
     """All components of a model in the order of the residual stream."""
     out = [Component(name, "embedding") for name in embeddings]
-    for layer, (w_o, b_o) in enumerate(zip(weights.w_o, weights.b_o, strict=True)):
+    for layer, w_o in enumerate(weights.w_o):
         out += [Component(f"L{layer}.H{h}", "head", layer, h) for h in range(len(w_o))]
-        if b_o is not None:
+        if has_attention_bias(weights, layer):
             out.append(Component(f"L{layer}.attn_bias", "attn_bias", layer))
         out.append(Component(f"L{layer}.mlp", "mlp", layer))
     return tuple(out)
@@ -121,12 +125,12 @@ def direct_effects(
     terms = _Terms(components.residual, weights, readout)
     for embedding in components.embeddings.values():
         terms.add_vector(embedding)
-    for w_o, b_o, z, mlp in zip(
-        weights.w_o, weights.b_o, components.z, components.mlp, strict=True
-    ):
-        terms.add_heads(z, w_o)
-        if b_o is not None:
-            terms.add_constant(b_o)
+    for layer, mlp in enumerate(components.mlp):
+        attention = attention_terms(components, weights, layer, terms.dtype)
+        terms.add_heads(attention.z, attention.w_o)
+        if attention.bias is not None:
+            add = terms.add_constant if attention.bias.ndim == 1 else terms.add_vector
+            add(attention.bias)
         terms.add_vector(mlp)
     along = torch.cat(terms.along)
     before = scale_from_mean_square(spec, terms.square / width)
@@ -154,10 +158,10 @@ class _Terms:
     ) -> None:
         self._spec = weights.final.spec
         self._live = self._spec.kind.has_live_scale
-        self._dtype = at_least_float32(residual.dtype)
+        self.dtype = at_least_float32(residual.dtype)
         self._r = centre(self._spec, self._flat(residual))
         self._row = readout.row.flatten()
-        self._vectors = readout.vectors.to(self._dtype)
+        self._vectors = readout.vectors.to(self.dtype)
         self._u = self._vectors[self._row]
         self.square = _dot(self._r, self._r)
         self.residual_along = _dot(self._r, self._u)
@@ -172,7 +176,6 @@ class _Terms:
             self.remaining.append(_dot(rest, rest)[None])
 
     def add_constant(self, c: Float[Tensor, " d_model"]) -> None:
-        c = c.to(self._dtype)
         self.along.append((self._vectors @ c).double()[self._row][None])
         if self._live:
             c = centre(self._spec, c)
@@ -183,7 +186,6 @@ class _Terms:
         self, z: Float[Tensor, "batch pos width"], w_o: Float[Tensor, "head d_head d_model"]
     ) -> None:
         z = self._flat(z)
-        w_o = w_o.to(self._dtype)
         by_head = w_o.shape[:2]
         outward = w_o.flatten(0, 1).T
         along = (self._vectors @ outward)[self._row].mul_(z)
@@ -197,7 +199,7 @@ class _Terms:
             self.remaining.append(self.square + change.sum(-1).double())
 
     def _flat(self, x: Float[Tensor, "batch pos width"]) -> Float[Tensor, "token width"]:
-        return x.flatten(0, 1).to(self._dtype)
+        return x.flatten(0, 1).to(self.dtype)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

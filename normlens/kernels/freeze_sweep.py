@@ -25,9 +25,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from normlens.capture.forward import observe, plain_tree, run_model
+from normlens.capture.forward import observe
 from normlens.capture.protocol import Context, Finding, MapShards, Procedure
 from normlens.capture.state import Reduction, State
+from normlens.capture.tree import plain_tree, run_model
 from normlens.catalog.declaration import Need
 from normlens.errors import NotApplicable
 from normlens.hooks import hooked
@@ -40,7 +41,7 @@ from normlens.norms.spec import NormKind
 from normlens.text.sequences import Batch
 
 Sites = tuple[NormSite, ...]
-Scales = Mapping[NormSite, Float[Tensor, "batch pos"]]
+Scales = Mapping[NormSite, Float[Tensor, "batch pos *head"]]
 
 
 def _run(context: Context, map_shards: MapShards) -> Finding:
@@ -64,11 +65,13 @@ def _why_not(lens: Lens) -> str:
 
 def _mean_scales(lens: Lens, sites: Sites, batch: Batch) -> State:
     live = _live_scales(lens, sites, batch)
-    scales = torch.stack([live[site] for site in sites]).cpu().double()
+    scales = [live[site].cpu().double() for site in sites]
     groups = (batch.first.cpu(), batch.rest.cpu())
+    sums = [torch.stack([scale[group].sum() for scale in scales]) for group in groups]
+    counts = [torch.tensor([scale[group].numel() for scale in scales]) for group in groups]
     state = State()
-    state.declare("sum", torch.stack([scales[:, group].sum(-1) for group in groups]))
-    state.declare("n", torch.stack([group.sum().view(1) for group in groups]))
+    state.declare("sum", torch.stack(sums))
+    state.declare("n", torch.stack(counts))
     return state
 
 
@@ -82,7 +85,7 @@ def _sweep(lens: Lens, sites: Sites, frozen: Float[Tensor, "2 site"], batch: Bat
     first, rest = frozen.to(batch.ids.device, _wide(lens))
     scales = {site: torch.where(batch.first, first[i], rest[i]) for i, site in enumerate(sites)}
     targets = Targets.of(batch)
-    intact = reference(_logits(lens, batch.ids, {}), targets)
+    intact = reference(_logits(lens, batch, {}), targets)
     singles = [_compare(lens, batch, targets, intact, {site: scales[site]}) for site in sites]
     cumulative = [
         _compare(lens, batch, targets, intact, {site: scales[site] for site in sites[:step]})
@@ -104,16 +107,16 @@ def _compare(
     lens: Lens, batch: Batch, targets: Targets, intact: Reference, scales: Scales
 ) -> Float[Tensor, "4 batch"]:
     """Count, loss, change of loss and divergence of one variant, summed per sequence."""
-    loss, kl = divergence(intact, _logits(lens, batch.ids, scales), targets)
+    loss, kl = divergence(intact, _logits(lens, batch, scales), targets)
     delta = loss - intact.cross_entropy
     counted = delta.isfinite() & kl.isfinite()
     values = torch.stack([torch.ones_like(loss), loss, delta, kl])
     return targets.sum_per_sequence(torch.where(counted, values, 0.0), len(batch.index))
 
 
-def _logits(lens: Lens, ids: Tensor, scales: Scales) -> Float[Tensor, "batch pos vocab"]:
+def _logits(lens: Lens, batch: Batch, scales: Scales) -> Float[Tensor, "batch pos vocab"]:
     with hooked(lens.model, freeze_hooks(lens, scales)):
-        logits = run_model(plain_tree(lens), ids, logits=True)
+        logits = run_model(plain_tree(lens), batch, logits=True)
     assert logits is not None, "logits were asked for"
     return logits
 
@@ -128,8 +131,8 @@ def _identity(lens: Lens, sites: Sites, batch: Batch) -> Tensor:
         batch.ids[row], batch.mask[row], batch.first[row], batch.rest[row],
         batch.index[:1], batch.document[:1], batch.weights[:, :1],
     )  # fmt: skip
-    intact = _logits(lens, one.ids, {}).to(_wide(lens))
-    frozen = _logits(lens, one.ids, _live_scales(lens, sites, one)).to(_wide(lens))
+    intact = _logits(lens, one, {}).to(_wide(lens))
+    frozen = _logits(lens, one, _live_scales(lens, sites, one)).to(_wide(lens))
     return ((frozen - intact).abs().max() / intact.abs().max()).cpu()
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from normlens.capture.forward import input_moments
 from normlens.hooks import Hook
 from normlens.kernels.token_scale import token_scale
-from normlens.models.lens import Lens, NormSite, Role
+from normlens.models.layout import as_seen
+from normlens.models.lens import Layout, Lens, NormSite, Role
 from normlens.models.parameters import gain_and_bias
 
 REMOVED_FIRST = (Role.PRE_MLP, Role.PRE_ATTN)
@@ -39,18 +40,19 @@ def removal_order(sites: Sequence[NormSite]) -> tuple[NormSite, ...]:
 
 
 def freeze_hooks(
-    lens: Lens, scales: Mapping[NormSite, Float[Tensor, "batch pos"]]
+    lens: Lens, scales: Mapping[NormSite, Float[Tensor, "batch pos *head"]]
 ) -> tuple[Hook, ...]:
     """Hooks that make each site divide by the given scale instead of its own.
 
     Args:
         lens: the model.
-        scales: per site with a live scale, what each token is divided by, residual units.
+        scales: per site with a live scale, what each token is divided by, residual units;
+            one per head where the norm sees each head by itself, or one for all of them.
     """
     hooks: list[Hook] = []
     for site, scale in scales.items():
         _, beta = gain_and_bias(lens, site)
-        freeze = _Freeze(site, beta, scale)
+        freeze = _Freeze(site, beta, as_seen(site, scale))
         module = lens.module(site)
         hooks.append(Hook(module, "input", freeze.read, site.label))
         hooks.append(Hook(module, "output", freeze.rescale, site.label))
@@ -61,6 +63,8 @@ class _Freeze:
     def __init__(self, site: NormSite, beta: Tensor | None, scale: Tensor) -> None:
         self._spec = site.spec
         self._beta = beta
+        if beta is not None and beta.ndim > 1 and site.layout is Layout.BATCH_HEAD_POS:
+            self._beta = beta[:, None]
         self._scale = scale
         self._live = scale
 

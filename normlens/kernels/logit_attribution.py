@@ -4,7 +4,8 @@
 
 per component over tokens. What a token is, how components are pooled and what the bootstrap
 resamples depends on the mode: ``attribution_default`` or ``attribution_golden``. Both check,
-on every token they read, that all contributions add up to the model's own logit.
+on every token they read, that all contributions add up to the model's own logit, before
+soft-capping and logit scale.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def init(context: Context) -> State:
     """Declare the statistics of the chosen mode.
 
     Raises:
-        NotApplicable: the model's heads do not add up to its logits, or a scale is unknown.
+        NotApplicable: no component view, or a final norm whose scale is unknown.
         UsageError: golden mode on sequences with BOS.
     """
     weights = weights_in_scope(context)
@@ -45,7 +46,7 @@ def init(context: Context) -> State:
 def update(state: State, batch: Batch, observed: Observed, context: Context) -> None:
     """Add one batch."""
     weights = weights_in_scope(context)
-    components, logits = components_in_scope(observed)
+    components, logits = components_in_scope(observed, weights)
     MODES[context.parameters.mode].update(state, batch, components, logits, weights)
 
 

@@ -87,7 +87,7 @@ class Reference:
 def predict(logits: Float[Tensor, "batch pos vocab"], targets: Targets) -> Predictions:
     """Cross-entropy, entropy, confidence and correctness of every target."""
     parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    for rows, where in _chunks(logits, targets):
+    for rows, where in chunks(logits, targets):
         token = targets.token[where]
         top, best = rows.max(-1)
         shifted = rows.sub_(top[:, None])
@@ -110,7 +110,7 @@ def reference(logits: Float[Tensor, "batch pos vocab"], targets: Targets) -> Ref
     probabilities = logits.new_empty(count, logits.shape[-1], dtype=_wide(logits))
     cross_entropy = probabilities.new_empty(count)
     entropy = probabilities.new_empty(count)
-    for rows, where in _chunks(logits, targets):
+    for rows, where in chunks(logits, targets):
         shifted = rows.sub_(rows.amax(-1, keepdim=True))
         weights = torch.exp(shifted, out=probabilities[where])
         total = weights.sum(-1)
@@ -129,7 +129,7 @@ def divergence(
     """Cross-entropy of ``logits`` and ``KL(intact || logits)`` of every target, nats."""
     cross_entropy = torch.empty_like(intact.cross_entropy)
     kl = torch.empty_like(intact.entropy)
-    for rows, where in _chunks(logits, targets):
+    for rows, where in chunks(logits, targets):
         shifted = rows.sub_(rows.amax(-1, keepdim=True))
         weights = shifted.exp()
         log_total = weights.sum(-1).log()
@@ -140,7 +140,7 @@ def divergence(
     return cross_entropy, kl
 
 
-def _chunks(
+def chunks(
     logits: Float[Tensor, "batch pos vocab"], targets: Targets
 ) -> Iterator[tuple[Float[Tensor, "chunk vocab"], slice]]:
     """Fresh upcast copies of the targets' logits, and which targets they belong to."""

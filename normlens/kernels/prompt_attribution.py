@@ -66,7 +66,9 @@ def init(context: Context) -> State:
 def update(state: State, batch: Batch, observed: Observed, context: Context) -> None:
     """Add the prompt, the only sequence there is."""
     weights = weights_in_scope(context)
-    components, logits = components_in_scope(observed)
+    components, raw = components_in_scope(observed, weights)
+    assert observed.logits is not None
+    logits = observed.logits
     last = int(batch.mask.sum()) - 1
     targets = batch.ids.roll(-1, 1)
     references = torch.full_like(targets, VOCABULARY_MEAN)
@@ -75,7 +77,7 @@ def update(state: State, batch: Batch, observed: Observed, context: Context) -> 
     if against is not None:
         references[0, last] = against
     effects = direct_effects(components, weights, read_logits(weights, targets, references))
-    logit = read_from_logits(logits, targets, references)
+    logit = read_from_logits(raw, targets, references)
     rows = slice(0, last + 1)
     state.add("conservation", effects.discrepancy(logit)[0, rows].max())
     everything = component_list(weights)

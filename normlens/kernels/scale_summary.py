@@ -16,7 +16,6 @@ from normlens.capture.statistics import interval, log_quantile
 from normlens.kernels.site_columns import site_columns
 from normlens.kernels.token_scale import constant_scale
 from normlens.models.lens import Lens, NormSite
-from normlens.norms.spec import NormKind
 from normlens.results import Check, Headline
 
 GROUPS = ("first", "rest")
@@ -24,8 +23,8 @@ QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
 
 def known_sites(lens: Lens) -> tuple[NormSite, ...]:
-    """Sites that have a scale: all but the OPAQUE ones, for which none is invented."""
-    return tuple(site for site in lens.sites if site.spec.kind is not NormKind.OPAQUE)
+    """Sites that have a scale; for an OPAQUE one none is invented, DyT has none."""
+    return tuple(site for site in lens.sites if site.spec.kind.has_scale)
 
 
 @dataclass(frozen=True)
@@ -129,13 +128,16 @@ def _unknown() -> dict[str, object]:
 
 
 def _token_table(state: State, lens: Lens) -> pd.DataFrame:
-    sequence, position, site, scale = state.tensors["tokens"].unbind(1)
-    labels = [site.label for site in known_sites(lens)]
+    sequence, position, site, vector, scale = state.tensors["tokens"].unbind(1)
+    sites = known_sites(lens)
+    per_head = torch.tensor([site.layout.per_head for site in sites])[site.long()]
+    head = pd.Series(vector.long().numpy(), dtype="Int64").where(pd.Series(per_head.numpy()))
     return pd.DataFrame(
         {
             "sequence": sequence.long().numpy(),
             "position": position.long().numpy(),
-            "site": [labels[i] for i in site.long().tolist()],
+            "site": [sites[i].label for i in site.long().tolist()],
+            "head": head,
             "scale": scale.numpy(),
         }
     )
@@ -146,7 +148,8 @@ def _headline(
 ) -> tuple[tuple[Headline, ...], dict[str, Tensor]]:
     first, rest = groups["first"], groups["rest"]
     live = torch.tensor([site.spec.kind.has_live_scale for site in known_sites(lens)])
-    tokens = int(rest.n.max())
+    per_token = torch.tensor([site.heads for site in known_sites(lens)])
+    tokens = int((rest.n // per_token).max())
     ratio = first.mean / rest.mean
     replicate_ratio = first.replicate_mean / rest.replicate_mean
     replicates: dict[str, Tensor] = {}

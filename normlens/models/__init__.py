@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normlens.models.build import build_lens
+    from normlens.models.context import context_length
     from normlens.models.convert import convert_eps_encoded, encode_eps, has_eps_encoded
     from normlens.models.copying import structural_copy
-    from normlens.models.families import Family, family_of
+    from normlens.models.families import Family, NormRule, family_of
     from normlens.models.inspect import site_table
+    from normlens.models.layout import by_position, token_shape
     from normlens.models.lens import (
         Identity,
+        Layout,
         Lens,
         Lineage,
         NormSite,
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     )
     from normlens.models.lineage import related, weight_cosine
     from normlens.models.listing import ModelEntry, list_models
+    from normlens.models.norm_classes import NormClasses
     from normlens.models.opening import open_model
     from normlens.models.parameters import gain_and_bias
     from normlens.models.tokenizers import tokenizer_of
@@ -32,14 +36,19 @@ if TYPE_CHECKING:
 __all__ = [
     "Family",
     "Identity",
+    "Layout",
     "Lens",
     "Lineage",
     "ModelEntry",
+    "NormClasses",
+    "NormRule",
     "NormSite",
     "Placement",
     "Role",
     "SiteCheck",
     "build_lens",
+    "by_position",
+    "context_length",
     "convert_eps_encoded",
     "encode_eps",
     "family_of",
@@ -50,19 +59,23 @@ __all__ = [
     "related",
     "site_table",
     "structural_copy",
+    "token_shape",
     "tokenizer_of",
     "weight_cosine",
 ]
 
 _HOME = {
     "build": ("build_lens",),
+    "context": ("context_length",),
     "convert": ("convert_eps_encoded", "encode_eps", "has_eps_encoded"),
     "copying": ("structural_copy",),
-    "families": ("Family", "family_of"),
+    "families": ("Family", "NormRule", "family_of"),
     "inspect": ("site_table",),
-    "lens": ("Identity", "Lens", "Lineage", "NormSite", "Placement", "Role", "SiteCheck"),
+    "layout": ("by_position", "token_shape"),
+    "lens": ("Identity", "Layout", "Lens", "Lineage", "NormSite", "Placement", "Role", "SiteCheck"),
     "lineage": ("related", "weight_cosine"),
     "listing": ("ModelEntry", "list_models"),
+    "norm_classes": ("NormClasses",),
     "opening": ("open_model",),
     "parameters": ("gain_and_bias",),
     "tokenizers": ("tokenizer_of",),

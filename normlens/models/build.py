@@ -9,6 +9,7 @@ from normlens.errors import CorruptModel, LoadError
 from normlens.models.detect import has_huge_eps, live_spec
 from normlens.models.families import family_of
 from normlens.models.lens import Identity, Lens, Lineage, Placement
+from normlens.models.norm_classes import NO_CLASSES, NormClasses, registered
 from normlens.models.parameters import module_gain_and_bias
 from normlens.models.sites import Place, find_places
 from normlens.models.verify import verify
@@ -29,25 +30,39 @@ def build_lens(
     identity: Identity,
     lineage: Lineage,
     edits: tuple[str, ...] = (),
+    norm_classes: NormClasses = NO_CLASSES,
 ) -> Lens:
     """Find, check and verify the norms of ``model``, which the lens then owns.
 
-    The model is put in eval mode, without gradients and with sdpa attention.
+    The model is put in eval mode, without gradients and with sdpa attention where its
+    class has it.
+
+    Args:
+        model: a supported architecture.
+        tokenizer: or None.
+        identity: what was opened.
+        lineage: what it was fine-tuned from.
+        edits: what was done to it since.
+        norm_classes: norm classes of one's own, each with a function that reads a
+            module's spec; verification decides whether the spec is true.
 
     Raises:
         LoadError: unsupported architecture, or an eps-encoded model in float16.
         CorruptModel: parameters, norm outputs or logits are not finite, or gains and eps
             of a norm contradict each other.
         HookMismatch: a norm does not run exactly once per forward.
+        VerificationError: a norm's input has other axes than the family's row says.
     """
     family = family_of(model)
     model.eval().requires_grad_(False)
-    model.set_attn_implementation("sdpa")
-    places = find_places(model, family)
+    if model._supports_sdpa:
+        model.set_attn_implementation("sdpa")
+    places = find_places(model, family, norm_classes)
     for place in places:
-        _refuse_implausible(place)
+        if registered(place.module, norm_classes) is None:
+            _refuse_implausible(place)
     _refuse_not_finite(model)
-    sites, verification = verify(model, places)
+    sites, verification = verify(model, places, norm_classes)
     placement = Placement(str(model.device), str(model.dtype).removeprefix("torch."))
     return Lens(model, tokenizer, sites, verification, identity, lineage, edits, placement)
 
@@ -56,7 +71,7 @@ def _refuse_implausible(place: Place) -> None:
     weight = dict(place.module.named_parameters(recurse=False)).get("weight")
     if weight is None:
         return
-    spec = live_spec(place.module, weight.numel())
+    spec = live_spec(place.module, weight.shape[-1])
     if not spec.kind.has_live_scale:
         return
     if not has_huge_eps(spec):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from transformers import (
 
 from normlens.errors import CorruptModel, LoadError, ModelNotFound
 from normlens.models.export import MODEL_TYPE_PREFIX
-from normlens.models.families import family_named
+from normlens.models.families import FAMILIES, family_named
 from normlens.models.metadata import read_config, read_json
 from normlens.models.quiet import quiet_transformers
 from normlens.norms import FixedScale
@@ -36,7 +37,9 @@ PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def load_checkpoint_directory(path: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The causal LM in ``path``, every tensor accounted for, in ``dtype`` on the CPU.
+    """The model in ``path``, every tensor accounted for, in ``dtype`` on the CPU.
+
+    A causal LM, or an encoder where its config names one that is supported.
 
     Raises:
         ModelNotFound: no such directory, or it has no config.json.
@@ -51,7 +54,8 @@ def load_checkpoint_directory(path: Path, dtype: torch.dtype) -> PreTrainedModel
     _check_weight_files(path)
     if model_type.startswith(MODEL_TYPE_PREFIX):
         return _load_fixed_scale(path, config, dtype)
-    return _strict(path, path, dtype=dtype, use_safetensors=True, local_files_only=True)
+    options = {"dtype": dtype, "use_safetensors": True, "local_files_only": True}
+    return _strict(path, path, named_class(config), **options)
 
 
 def _check_weight_files(path: Path) -> None:
@@ -92,7 +96,8 @@ def _load_fixed_scale(path: Path, fields: dict[str, Any], dtype: torch.dtype) ->
         config = AutoConfig.for_model(model_type, **fields)
     except Exception as error:  # a damaged config makes transformers raise nearly anything
         raise CorruptModel(f"{path / 'config.json'} is invalid: {_first_line(error)}") from error
-    model = _strict(path, None, config=config, state_dict=tensors, dtype=dtype)
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    model = _strict(path, None, model_class, config=config, state_dict=tensors, dtype=dtype)
     for norm, scale in scales.items():
         _install_fixed_scale(path, model, norm, scale)
     return model
@@ -121,11 +126,11 @@ def _install_fixed_scale(path: Path, model: PreTrainedModel, norm: str, scale: f
     model.set_submodule(norm, new.eval())
 
 
-def _strict(path: Path, source: Path | None, **options: Any) -> PreTrainedModel:
+def _strict(path: Path, source: Path | None, model_class: Any, **options: Any) -> PreTrainedModel:
     """from_pretrained, refusing any tensor that is missing, left over or of another shape."""
     try:
         with quiet_transformers():
-            model, info = _model_class(options.get("config")).from_pretrained(
+            model, info = model_class.from_pretrained(
                 source,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
@@ -138,10 +143,16 @@ def _strict(path: Path, source: Path | None, **options: Any) -> PreTrainedModel:
     return model
 
 
-def _model_class(config: Any) -> Any:
-    if config is None:
-        return AutoModelForCausalLM
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+def named_class(fields: Mapping[str, Any]) -> Any:
+    """The class to build from the fields of a config.
+
+    The causal LM of the model type, or the class in the config where a row is for it alone.
+    """
+    named = next(iter(fields.get("architectures") or ()), None)
+    rows = [row for row in FAMILIES if row.model_type == fields["model_type"]]
+    if named is not None and named in {row.model_class for row in rows}:
+        return getattr(transformers, named)
+    return AutoModelForCausalLM
 
 
 def _refuse_loading_problems(path: Path, info: Mapping[str, Any]) -> None:

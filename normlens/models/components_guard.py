@@ -3,8 +3,12 @@
 1. Both trees run on one fixed batch, one row of it padded on the right. Their
    log-probabilities must agree; where they do not, the first norm site in order of
    execution whose output differs is named.
-2. Embeddings, heads, attention biases and MLPs must sum to the final residual: an
-   architecture that scales a branch, or adds the residual inside one, is refused here.
+2. Embeddings, heads, attention biases and MLPs must sum to the final residual.
+3. The final norm's output times the unembedding, scaled and soft-capped as the view says,
+   must be the model's logits.
+
+An architecture that multiplies a branch or the logits by a constant nobody knows of, or
+that has more between the final norm and the logits than a linear map, is refused here.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from normlens.errors import ComponentMismatch, UsageError
 from normlens.hooks import Hook, hooked
 from normlens.models.components_read import Components, read_components, sum_components
 from normlens.models.components_view import ComponentView, forward
-from normlens.models.lens import Lens
+from normlens.models.lens import Lens, Role
 from normlens.tolerances import for_dtype
 
 _LENGTH = 12
@@ -35,18 +39,21 @@ def verify_components(lens: Lens, view: ComponentView) -> float:
 
     Raises:
         UsageError: the model is in training mode, where dropout makes every pass differ.
-        ComponentMismatch: the difference exceeds the tolerance for the model's dtype, or the
-            components do not sum to the final residual.
+        ComponentMismatch: the difference exceeds the tolerance for the model's dtype, the
+            components do not sum to the final residual, or the logits are not read from it
+            as the view says.
     """
     name = lens.identity.name
     if lens.model.training:
         raise UsageError(f"{name} is in training mode: call model.eval() to read its components")
     ids, mask = _sample(lens, view)
+    real = mask.bool()
+    normed: list[Tensor] = []
     with torch.no_grad():
         theirs = lens.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        ours = forward(view, ids, mask)
+        with hooked(view.bridge, [Hook(view.final_norm, "output", normed.append, "final norm")]):
+            ours = forward(view, ids, mask)
         assert ours is not None
-        real = mask.bool()
         difference = _relative_difference(_log_probs(theirs[real]), _log_probs(ours[real]))
         tolerance = for_dtype("component_view", _dtype(theirs))
         if difference > tolerance:
@@ -55,21 +62,35 @@ def verify_components(lens: Lens, view: ComponentView) -> float:
                 f"largest log-probability (tolerance {tolerance:.3g}); "
                 f"{_first_difference(lens, view, ids, mask)}; use analyses without components"
             )
-        _verify_sum(name, view, read_components(view, ids, mask), real)
+        _verify_sum(lens, view, read_components(view, ids, mask), real)
+        _verify_logits(name, view, normed[0][real], ours[real])
     return difference
 
 
-def _verify_sum(name: str, view: ComponentView, components: Components, real: Tensor) -> None:
+def _verify_sum(lens: Lens, view: ComponentView, components: Components, real: Tensor) -> None:
     residual = components.residuals[-1]
-    if all(mlp.shape == residual.shape for mlp in components.mlp):
-        total, absolute = sum_components(view, components)
-        error = ((total - residual).abs() / absolute.clamp(min=1.0))[real].max().item()
-        if error <= for_dtype("component_sum", _dtype(residual)):
-            return
-    raise ComponentMismatch(
-        f"heads, MLPs and embeddings of {name} do not sum to its final residual: the "
-        "architecture scales or merges them; use analyses without components"
-    )
+    total, absolute = sum_components(view, components)
+    error = ((total - residual).abs() / absolute.clamp(min=1.0))[real].max().item()
+    # A norm after attention may compute in float32 whatever the model's dtype.
+    dtypes = {s.spec.compute_dtype for s in lens.sites if s.role is Role.POST_ATTN} - {"input"}
+    if error > max(for_dtype("component_sum", d) for d in (_dtype(residual), *dtypes)):
+        raise ComponentMismatch(
+            f"heads, MLPs and embeddings of {lens.identity.name} do not sum to its final residual "
+            f"(relative error {error:.3g}): the architecture scales or merges them; use analyses "
+            "without components"
+        )
+
+
+def _verify_logits(name: str, view: ComponentView, normed: Tensor, logits: Tensor) -> None:
+    raw = normed @ view.W_U
+    raw = raw if view.b_U is None else raw + view.b_U
+    error = _relative_difference(logits, view.scaling.logits(raw))
+    if error > for_dtype("component_view", _dtype(logits)):
+        raise ComponentMismatch(
+            f"logits of {name} are not its final norm's output times the unembedding (relative "
+            f"error {error:.3g}): the architecture scales or caps them in another way; use "
+            "analyses without components"
+        )
 
 
 def _sample(

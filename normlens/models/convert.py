@@ -19,6 +19,7 @@ from normlens.models.build import build_lens
 from normlens.models.copying import structural_copy
 from normlens.models.families import family_of
 from normlens.models.lens import Lens, NormSite
+from normlens.models.norm_classes import NO_CLASSES, NormClasses
 from normlens.models.parameters import gain_and_bias
 from normlens.norms import FixedScale, NormKind
 
@@ -30,11 +31,15 @@ def has_eps_encoded(lens: Lens) -> bool:
     return any(site.spec.eps_encoded for site in lens.sites)
 
 
-def convert_eps_encoded(lens: Lens) -> Lens:
+def convert_eps_encoded(lens: Lens, norm_classes: NormClasses = NO_CLASSES) -> Lens:
     """A lens with a FixedScale in place of every eps-encoded norm.
 
     ``scale = 1`` and ``weight = stored weight / sqrt(eps)``: the format keeps only the
     quotient of gain and scale. Other tensors are shared with ``lens``, which is unchanged.
+
+    Args:
+        lens: a model with eps-encoded norms.
+        norm_classes: as given to :func:`~normlens.models.open_model`.
 
     Raises:
         NotApplicable: no norm is eps-encoded.
@@ -49,7 +54,7 @@ def convert_eps_encoded(lens: Lens) -> Lens:
         slope = torch.ones(site.spec.width).double() if gamma is None else gamma
         new = FixedScale(site.spec.width, centred=site.spec.centred, bias=beta is not None)
         _install(model, site, new, slope / scale, beta)
-    return _rebuilt(lens, model, "convert_eps_encoded")
+    return _rebuilt(lens, model, "convert_eps_encoded", norm_classes)
 
 
 def encode_eps(lens: Lens) -> Lens:
@@ -71,6 +76,11 @@ def encode_eps(lens: Lens) -> Lens:
             )
     if lens.placement.dtype == "float16":
         raise NotApplicable("gains of about 1e6/scale overflow float16; open the model in float32")
+    field = family_of(lens.model).eps_field
+    if field is None:
+        raise NotApplicable(
+            f"the config of {lens.identity.name} has no eps, so the form could not be saved"
+        )
     model = structural_copy(lens.model)
     for site in lens.sites:
         if site.spec.eps_encoded:
@@ -79,7 +89,7 @@ def encode_eps(lens: Lens) -> Lens:
         assert gamma is not None and site.spec.fixed_scale is not None
         slope = gamma * (ENCODED_EPS**0.5 / site.spec.fixed_scale)
         _install(model, site, nn.LayerNorm(site.spec.width, eps=ENCODED_EPS), slope, beta)
-    setattr(model.config, family_of(model).eps_field, ENCODED_EPS)
+    setattr(model.config, field, ENCODED_EPS)
     return _rebuilt(lens, model, "encode_eps")
 
 
@@ -95,6 +105,8 @@ def _install(
     model.set_submodule(site.path, new)
 
 
-def _rebuilt(lens: Lens, model: PreTrainedModel, edit: str) -> Lens:
+def _rebuilt(
+    lens: Lens, model: PreTrainedModel, edit: str, norm_classes: NormClasses = NO_CLASSES
+) -> Lens:
     edits = (*lens.edits, edit)
-    return build_lens(model, lens.tokenizer, lens.identity, lens.lineage, edits)
+    return build_lens(model, lens.tokenizer, lens.identity, lens.lineage, edits, norm_classes)

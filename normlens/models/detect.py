@@ -6,12 +6,17 @@ the module's output from the spec, so a subclass that computes something else is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
-from normlens.norms import FixedScale, NormKind, NormSpec
+from normlens.models.norm_classes import (
+    NO_CLASSES,
+    NormClasses,
+    known_class,
+    registered,
+    spec_of_class,
+)
+from normlens.norms import DyT, FixedScale, NormKind, NormSpec
 
 HUGE_EPS = 1e6
 """From here on an eps is no guard against division by zero but a stored scale."""
@@ -23,31 +28,11 @@ LINEAR_RATIO = 1e4
 """Below this ratio even a norm with a huge eps is not linear to 5e-5 and counts as live."""
 
 
-@dataclass(frozen=True)
-class RmsClass:
-    """How a Hugging Face RMSNorm class stores and computes.
-
-    Attributes:
-        eps_attribute: attribute that holds eps.
-        unit_offset: whether the stored weight is ``gamma - 1``.
-        compute_dtype: as in :class:`~normlens.norms.NormSpec`.
-    """
-
-    eps_attribute: str
-    unit_offset: bool
-    compute_dtype: str
-
-
-RMS_CLASSES = {
-    "LlamaRMSNorm": RmsClass("variance_epsilon", unit_offset=False, compute_dtype="float32"),
-}
-"""Known RMSNorm classes by class name."""
-
-
-def is_norm(module: nn.Module) -> bool:
-    """Whether the module is of a norm class that :func:`live_spec` knows."""
-    known = (nn.LayerNorm, nn.RMSNorm, FixedScale)
-    return isinstance(module, known) or type(module).__name__ in RMS_CLASSES
+def is_norm(module: nn.Module, classes: NormClasses = NO_CLASSES) -> bool:
+    """Whether the module is of a norm class that :func:`live_spec` knows or a user's own."""
+    torch_or_ours = (nn.LayerNorm, nn.RMSNorm, FixedScale, DyT)
+    known = isinstance(module, torch_or_ours) or known_class(module) is not None
+    return known or registered(module, classes) is not None
 
 
 def live_spec(module: nn.Module, width: int) -> NormSpec:
@@ -56,6 +41,9 @@ def live_spec(module: nn.Module, width: int) -> NormSpec:
     A module of an unknown class, or one that does not normalise exactly the last axis of
     size ``width``, is OPAQUE.
     """
+    known = known_class(module)
+    if known is not None:
+        return spec_of_class(module, known, width)
     opaque = NormSpec(NormKind.OPAQUE, width)
     match module:
         case nn.Identity():
@@ -68,6 +56,14 @@ def live_spec(module: nn.Module, width: int) -> NormSpec:
                 gain=True,
                 bias=module.bias is not None,
                 fixed_scale=module.scale.item(),
+            )
+        case DyT():
+            return NormSpec(
+                NormKind.DYT,
+                module.width,
+                gain=True,
+                bias=module.bias is not None,
+                alpha=module.alpha.item(),
             )
         case nn.LayerNorm():
             if tuple(module.normalized_shape) != (width,):
@@ -83,14 +79,13 @@ def live_spec(module: nn.Module, width: int) -> NormSpec:
         case nn.RMSNorm():
             if tuple(module.normalized_shape) != (width,):
                 return opaque
-            return _rms(module, width, module.eps, RmsClass("eps", False, "input"))
-    known = RMS_CLASSES.get(type(module).__name__)
-    if known is None:
-        return opaque
-    return _rms(module, width, getattr(module, known.eps_attribute), known)
+            return _torch_rms(module, width)
+    return opaque
 
 
-def candidate_specs(module: nn.Module, width: int, variance: float) -> tuple[NormSpec, ...]:
+def candidate_specs(
+    module: nn.Module, width: int, variance: float, classes: NormClasses = NO_CLASSES
+) -> tuple[NormSpec, ...]:
     """Specs to verify, the preferred one first.
 
     A LayerNorm or RMSNorm whose eps dwarfs ``variance`` is a fixed-scale norm stored as a
@@ -100,7 +95,12 @@ def candidate_specs(module: nn.Module, width: int, variance: float) -> tuple[Nor
         module: a norm module.
         width: size of the axis it normalises.
         variance: the largest ``mean(centred**2)`` over tokens that it met on a sample.
+        classes: a user's own norm classes; what they say of a module is the only candidate.
     """
+    describe = registered(module, classes)
+    if describe is not None:
+        spec = describe(module)
+        return (spec if spec.width == width else NormSpec(NormKind.OPAQUE, width),)
     live = live_spec(module, width)
     if live.kind.has_live_scale and eps_dwarfs(live.eps, variance):
         return eps_encoded_spec(live), live
@@ -140,15 +140,13 @@ def eps_encoded_spec(live: NormSpec) -> NormSpec:
     )
 
 
-def _rms(module: nn.Module, width: int, eps: float | None, known: RmsClass) -> NormSpec:
+def _torch_rms(module: nn.RMSNorm, width: int) -> NormSpec:
     weight = module.weight
     dtype = weight.dtype if isinstance(weight, torch.Tensor) else torch.get_default_dtype()
     return NormSpec(
         NormKind.RMS_NORM,
         width,
-        # torch.nn.RMSNorm without an eps uses the machine epsilon of its input's dtype.
-        eps=torch.finfo(dtype).eps if eps is None else eps,
-        unit_offset=known.unit_offset,
+        # Without an eps it uses the machine epsilon of its input's dtype.
+        eps=torch.finfo(dtype).eps if module.eps is None else module.eps,
         gain=weight is not None,
-        compute_dtype=known.compute_dtype,
     )

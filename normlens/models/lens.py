@@ -32,9 +32,29 @@ class Role(StrEnum):
     OTHER = "other"
 
 
+class Layout(StrEnum):
+    """Axes of a norm's input before the normalised one, which is always the last."""
+
+    BATCH_POS = "batch pos"
+    PACKED = "(batch pos)"
+    BATCH_POS_HEAD = "batch pos head"
+    BATCH_HEAD_POS = "batch head pos"
+
+    @property
+    def per_head(self) -> bool:
+        """Whether each head is normalised by itself."""
+        return self in (Layout.BATCH_POS_HEAD, Layout.BATCH_HEAD_POS)
+
+
 @dataclass(frozen=True)
 class NormSite:
     """One norm of a model.
+
+    The norm normalises the last axis of its input, ``[*layout width]``, so whatever there
+    is one of per token (mean, variance, scale) has the shape
+    :func:`~normlens.models.layout.token_shape`, and
+    :func:`~normlens.models.layout.by_position` turns that into ``[batch pos]``, or
+    ``[batch pos head]`` where ``layout.per_head``.
 
     Attributes:
         layer: block index from 0, None outside blocks.
@@ -43,6 +63,12 @@ class NormSite:
         path: module path in the HF model; opaque outside hooks and edits.
         feeds: module paths of the linears that read its output.
         spec: what it computes.
+        layout: the axes of its input before the last.
+        heads: how many vectors it normalises per token: 1, or the number of query or
+            key-value heads where it sees each head by itself. A norm over the whole
+            projection (OLMo 2) has 1.
+        on_stream: whether its output becomes the residual stream (post-LN, norms on the
+            embeddings) instead of being read by a branch or added to the stream.
     """
 
     layer: int | None
@@ -51,6 +77,9 @@ class NormSite:
     path: str
     feeds: tuple[str, ...]
     spec: NormSpec
+    layout: Layout = Layout.BATCH_POS
+    heads: int = 1
+    on_stream: bool = False
 
     @property
     def label(self) -> str:

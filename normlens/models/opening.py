@@ -8,24 +8,29 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from normlens.errors import ModelNotFound, UsageError
 from normlens.models.build import build_lens
 from normlens.models.convert import convert_eps_encoded, has_eps_encoded
 from normlens.models.copying import cast, structural_copy
+from normlens.models.devices import usable_device
 from normlens.models.identity import config_sha256, weights_sha256
 from normlens.models.lens import Identity, Lens
 from normlens.models.listing import known_ids
+from normlens.models.norm_classes import NO_CLASSES, NormClasses
+from normlens.models.openers.bridge import open_bridge
 from normlens.models.openers.directory import open_bundled, open_local
 from normlens.models.openers.hub import open_hub
 from normlens.models.openers.memory import open_memory
 from normlens.models.openers.package import open_package
 from normlens.models.openers.request import Opened, Request
+from normlens.models.openers.untrained import open_untrained
 from normlens.models.tokenizers import TokenizerChoice, require_fit
 
 OPENERS: tuple[Callable[[Request], Opened | None], ...] = (
     open_memory,
+    open_bridge,
+    open_untrained,
     open_bundled,
     open_package,
     open_local,
@@ -42,7 +47,7 @@ DTYPES = {
 
 
 def open_model(
-    source: str | Path | PreTrainedModel,
+    source: str | Path | nn.Module,
     *,
     device: str = "cpu",
     dtype: str | None = None,
@@ -50,13 +55,15 @@ def open_model(
     name: str | None = None,
     tokenizer: TokenizerChoice = ...,
     convert: bool = False,
+    norm_classes: NormClasses = NO_CLASSES,
 ) -> Lens:
     """Open a model, find its norms and verify each against its spec.
 
     Args:
         source: id of a bundled or packaged model (``normlens models`` lists them), a
-            directory, a hub id (``owner/name``), or a Hugging Face model in memory, which
-            is left untouched.
+            directory, a hub id (``owner/name``), ``untrained:`` and one of these for its
+            architecture before training, or a Hugging Face model or a TransformerLens
+            bridge in memory, which is left untouched.
         device: torch device to put the model on.
         dtype: ``float32``, ``bfloat16``, ``float16`` or ``float64``; by default float32
             for stored models and their own dtype for models in memory.
@@ -66,6 +73,9 @@ def open_model(
             memory; None opens the model without one.
         convert: rewrite eps-encoded norms, where there are any, into clean fixed-scale
             modules (:func:`~normlens.models.convert_eps_encoded`).
+        norm_classes: norm classes of your own, each with a function from a module to its
+            :class:`~normlens.norms.NormSpec`. A spec that does not reproduce the module's
+            output is not believed: the norm is then opaque.
 
     Raises:
         ModelNotFound: nothing at ``source``.
@@ -75,17 +85,24 @@ def open_model(
         VerificationError: a norm does not run as the architecture says.
     """
     wanted = _dtype(dtype)
-    target = _device(device)
+    target = usable_device(device)
     # Eps-encoded gains overflow float16: convert first, cast afterwards.
     late = convert and wanted is torch.float16
     request = Request(source, tokenizer, torch.float32 if late else wanted, revision)
     opened = _open(request)
     require_fit(opened.model, opened.tokenizer)
     nn.Module.to(opened.model, target)
-    lens = build_lens(opened.model, opened.tokenizer, _identity(opened, name), opened.lineage)
+    identity = _identity(opened, name)
+    lens = build_lens(
+        opened.model,
+        opened.tokenizer,
+        identity,
+        opened.lineage,
+        norm_classes=norm_classes,
+    )
     if convert and has_eps_encoded(lens):
-        lens = convert_eps_encoded(lens)
-    return _cast(lens, torch.float16) if late else lens
+        lens = convert_eps_encoded(lens, norm_classes)
+    return _cast(lens, torch.float16, norm_classes) if late else lens
 
 
 def _open(request: Request) -> Opened:
@@ -116,10 +133,10 @@ def _identity(opened: Opened, name: str | None) -> Identity:
     )
 
 
-def _cast(lens: Lens, dtype: torch.dtype) -> Lens:
+def _cast(lens: Lens, dtype: torch.dtype, norm_classes: NormClasses) -> Lens:
     model = structural_copy(lens.model)
     cast(model, dtype)
-    return build_lens(model, lens.tokenizer, lens.identity, lens.lineage, lens.edits)
+    return build_lens(model, lens.tokenizer, lens.identity, lens.lineage, lens.edits, norm_classes)
 
 
 def _dtype(name: str | None) -> torch.dtype | None:
@@ -128,13 +145,3 @@ def _dtype(name: str | None) -> torch.dtype | None:
     if name not in DTYPES:
         raise UsageError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name!r} cannot be used here: {reason}") from error
-    return device

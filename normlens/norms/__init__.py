@@ -1,5 +1,6 @@
 """What a norm computes: kinds, specs, the float64 reference, modules torch lacks."""
 
+from normlens.norms.dyt import DyT
 from normlens.norms.fixed_scale import FixedScale
 from normlens.norms.reference import (
     NormParts,
@@ -11,6 +12,7 @@ from normlens.norms.reference import (
 from normlens.norms.spec import NormKind, NormSpec
 
 __all__ = [
+    "DyT",
     "FixedScale",
     "NormKind",
     "NormParts",

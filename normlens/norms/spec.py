@@ -13,12 +13,23 @@ class NormKind(StrEnum):
     RMS_NORM = "rms_norm"
     FIXED_SCALE = "fixed_scale"
     IDENTITY = "identity"
+    DYT = "dyt"
     OPAQUE = "opaque"
 
     @property
     def linear(self) -> bool:
         """Whether the map is affine in its input (no scale that depends on it)."""
         return self in (NormKind.FIXED_SCALE, NormKind.IDENTITY)
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element of the output depends on that element of the input alone."""
+        return self in (NormKind.DYT, NormKind.IDENTITY)
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether there is a denominator per token, live or constant, and it is known."""
+        return self not in (NormKind.DYT, NormKind.OPAQUE)
 
     @property
     def has_live_scale(self) -> bool:
@@ -38,6 +49,8 @@ class NormSpec:
     * FIXED_SCALE: the constant ``fixed_scale``
     * IDENTITY: 1; OPAQUE: unknown, never invented.
 
+    DYT has no scale: ``y = tanh(alpha * x) * gamma + beta``.
+
     Attributes:
         kind: the map.
         width: size of the normalised axis.
@@ -47,6 +60,7 @@ class NormSpec:
         gain: whether there is a weight.
         bias: whether there is an additive bias.
         fixed_scale: the constant denominator of FIXED_SCALE, else None.
+        alpha: the slope inside the tanh of DYT, else None.
         eps_encoded: FIXED_SCALE stored as a LayerNorm with a huge eps (the public LN-free
             format); then ``fixed_scale = sqrt(eps)`` and the weight carries its inverse.
         compute_dtype: dtype the module normalises in, "input" for that of its input.
@@ -62,3 +76,4 @@ class NormSpec:
     fixed_scale: float | None = None
     eps_encoded: bool = False
     compute_dtype: str = "input"
+    alpha: float | None = None

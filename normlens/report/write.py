@@ -25,18 +25,10 @@ from normlens.comparison import (
 )
 from normlens.errors import OutputError, UsageError
 from normlens.figures import theme
+from normlens.report.building import check_rows, headline_groups, model_view, section
 from normlens.report.export import figure_json, write_table
 from normlens.report.page import Javascript, render
-from normlens.report.view import (
-    FigureView,
-    Page,
-    check_rows,
-    figure_file,
-    headline_groups,
-    model_view,
-    section,
-    table_file,
-)
+from normlens.report.view import FigureView, Page, figure_file, table_file
 from normlens.results import Result
 
 SUMMARY_SCHEMA_VERSION = 1

@@ -57,6 +57,7 @@ def load_checkpoint(
     try:
         with safe_open(path, framework="pt") as file:
             meta = json.loads(file.metadata()["normlens"])
+            # safe_open gives no mapping: it cannot be iterated over.
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, ValueError) as error:
         raise StoreMismatch(

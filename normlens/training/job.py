@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
-from normlens.errors import UsageError
+from normlens.models.devices import usable_device
 from normlens.text import Documents, encode, read_documents
 from normlens.training.recipe import Recipe
 from normlens.training.removal import removable_layers
@@ -96,18 +95,3 @@ def prepare(
     }
     nn.Module.to(start.model, target)
     return Job(recipe, start.model, start.tokenizer, stream, windows[rows], identity, text.option)
-
-
-def usable_device(name: str) -> torch.device:
-    """The torch device of that name.
-
-    Raises:
-        UsageError: there is none on this machine.
-    """
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name!r} cannot be used here: {reason}") from error
-    return device

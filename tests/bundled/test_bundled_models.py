@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 
 from normlens.capture.batches import batches
 from normlens.capture.collector import component_weights
-from normlens.capture.forward import component_tree, observe
+from normlens.capture.forward import observe
+from normlens.capture.tree import component_tree
 from normlens.catalog import Need
 from normlens.errors import UsageError
 from normlens.kernels.direct_effect import direct_effects

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from normlens.capture.batches import batches
 from normlens.capture.corpus_pass import map_shards
-from normlens.capture.forward import input_moments, observe, plain_tree
+from normlens.capture.forward import input_moments, observe
 from normlens.capture.shards import SHARD_SEQUENCES, ShardStore, Step, ranges
 from normlens.capture.state import State
+from normlens.capture.tree import plain_tree
 from normlens.catalog import Need
 from normlens.errors import StoreMismatch
 from normlens.hooks import hook_count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
@@ -114,3 +115,84 @@ def test_store_returns_what_it_was_given_under_the_asked_name(tmp_path: Path) ->
 def test_renaming_to_the_same_name_changes_nothing() -> None:
     original = result()
     assert renamed(original, "a") is original
+
+
+HOSTILE = "<script>alert(1)</script>&\"'"
+
+
+class Tags(HTMLParser):
+    """The elements of a document, which must be closed in order, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag)
+        self.seen.append(f"{tag} open" if ("open", "") in attrs or ("open", None) in attrs else tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def shown(value: Result) -> Tags:
+    return Tags(value._repr_html_())
+
+
+def test_a_notebook_shows_the_numbers_and_the_checks() -> None:
+    page = shown(concat([result("a"), result("b", value=-2.5)]))
+    text = " ".join(" ".join(page.text).split())
+    assert "demo a · b" in text
+    assert "1.5 n = 3" in text
+    assert "−2.5 n = 3" in text
+    assert "nats" in text
+    assert "✓ 2 of 2 checks passed" in text
+    assert "⚠ careful" in text
+    assert "details open" not in page.seen
+    assert "no_data" in text
+
+
+def test_a_notebook_shows_what_failed_and_what_is_missing() -> None:
+    quantised = dataclasses.replace(
+        result("a", passed=False),
+        headline={
+            "a": (
+                Headline("k", math.nan, "1", "doc", 0),
+                Headline("h", 1.5, "1", "", 2, 1.25, 2.0),
+            )
+        },
+        provenance={"a": {"quantised_from": "Q4_1 GGUF"}},
+        not_applicable={"b": "it has no norms"},
+        models=("a", "b"),
+    )
+    page = shown(quantised)
+    text = " ".join(" ".join(page.text).split())
+    assert "a (dequantised from Q4_1 GGUF)" in text
+    assert "no data n = 0" in text
+    assert "1.5 [1.25, 2]" in text
+    assert "✗ FAILED a: c" in text
+    assert "details open" in page.seen
+    assert "b: not applicable: it has no norms" in text
+
+
+def test_a_notebook_runs_nothing_that_a_name_says() -> None:
+    hostile = dataclasses.replace(
+        result(HOSTILE),
+        analysis=HOSTILE,
+        warnings=(HOSTILE,),
+        not_applicable={HOSTILE: HOSTILE},
+        headline={HOSTILE: (Headline(HOSTILE, 1.0, HOSTILE, HOSTILE, 1),)},
+        checks={HOSTILE: (Check(HOSTILE, 1.0, 2.0, True, HOSTILE),)},
+        tables={HOSTILE: result(HOSTILE).tables["t"].rename(columns={"value": HOSTILE})},
+        schemas={HOSTILE: dataclasses.replace(SCHEMA, doc=HOSTILE)},
+    )
+    page = shown(hostile)
+    assert "script" not in page.seen
+    assert sum(HOSTILE in text for text in page.text) >= 9

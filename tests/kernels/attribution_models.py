@@ -22,8 +22,10 @@ from normlens.hooks import Hook, hooked
 from normlens.models.build import build_lens
 from normlens.models.lens import Identity, Lens, Lineage, Role
 from normlens.models.parameters import gain_and_bias
+from normlens.text import BosPolicy
 from normlens.text.sequences import Batch, Sequences
 from tests import tiny
+from tests.oracles import direct_effect as oracle
 from tests.tiny import VOCABULARY, tiny_fixed_scale, tiny_gpt2, tiny_llama
 
 REPLICATES = 40
@@ -143,15 +145,26 @@ def vectors(components: Components, weights: ComponentWeights) -> dict[str, Tens
     out = {name: value.double() for name, value in components.embeddings.items()}
     for layer, (w_o, b_o) in enumerate(zip(weights.w_o, weights.b_o, strict=True)):
         z = components.z[layer].double().unflatten(-1, w_o.shape[:2])
-        for head in range(len(w_o)):
-            out[f"L{layer}.H{head}"] = z[:, :, head] @ w_o[head].double()
+        terms = [z[:, :, head] @ w_o[head].double() for head in range(len(w_o))]
         if b_o is not None:
-            out[f"L{layer}.attn_bias"] = b_o.double().expand_as(components.residual)
+            terms.append(b_o.double().expand_as(components.residual))
+        norm, branch = weights.post_attention.get(layer), weights.scaling.branch
+        if norm is None:
+            terms = [branch * term for term in terms]
+        else:
+            after = oracle.Norm(
+                norm.spec.kind.value, norm.spec.eps or 0.0, 1.0, norm.gamma, norm.beta
+            )
+            terms, beta = oracle.through_attention_norm(terms, after, branch)
+            terms += [] if beta is None else [beta]
+        out |= {f"L{layer}.H{h}": term for h, term in enumerate(terms[: len(w_o)])}
+        if terms[len(w_o) :]:
+            out[f"L{layer}.attn_bias"] = torch.stack(terms[len(w_o) :]).sum(0)
         out[f"L{layer}.mlp"] = components.mlp[layer].double()
     return out
 
 
-def sequences(lengths: Sequence[int], *, bos: str = "prepend", seed: int = 0) -> Sequences:
+def sequences(lengths: Sequence[int], *, bos: BosPolicy = "prepend", seed: int = 0) -> Sequences:
     """Random tokens, one document per two sequences, padded with an ordinary token."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(1, VOCABULARY, (len(lengths), max(lengths)), generator=generator)

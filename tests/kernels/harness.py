@@ -10,10 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from normlens.capture.batches import batches
-from normlens.capture.forward import observe, plain_tree
+from normlens.capture.forward import observe
 from normlens.capture.protocol import Context, Finding, Observed, Procedure, Streaming
 from normlens.capture.state import State
 from normlens.capture.statistics import poisson_weights
+from normlens.capture.tree import plain_tree
 from normlens.catalog import Need
 from normlens.models.build import build_lens
 from normlens.models.identity import config_sha256, weights_sha256

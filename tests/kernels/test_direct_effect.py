@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from normlens.capture.protocol import Components, ComponentWeights
 from normlens.kernels.direct_effect import DirectEffects, direct_effects
 from normlens.kernels.readout import VOCABULARY_MEAN, read_from_logits, read_logits
+from normlens.models.components_scaling import Scaling
+from normlens.models.components_view import PostAttention
 from normlens.models.lens import NormSite, Role
 from normlens.norms.spec import NormKind, NormSpec
 from tests.kernels.attribution_models import (
@@ -134,6 +136,41 @@ def test_equals_removing_each_component(name: str, dtype: torch.dtype) -> None:
     for i, (dla, effect) in enumerate(expected.values()):
         torch.testing.assert_close(effects.dla[i], dla, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(effects.effect[i], effect, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("after", ["layer_norm", "rms_norm"])
+def test_a_norm_after_attention_and_a_branch_scale_are_in_every_head(
+    after: str, dtype: torch.dtype
+) -> None:
+    """Layer 0 has an output bias, layer 1 has none; the norm after layer 1 alone has none."""
+    components, weights, targets = random_case(SPECS["layer_norm"], dtype, seed=3)
+    generator = torch.Generator().manual_seed(8)
+    gain, bias = (torch.randn(WIDTH, generator=generator).double() for _ in range(2))
+    beta = bias if SPECS[after].bias else None
+    weights = replace(
+        weights,
+        post_attention={0: PostAttention(SPECS[after], 1 + 0.4 * gain, beta)},
+        scaling=Scaling(branch=0.3),
+    )
+    z = components.z[0].unflatten(-1, (HEADS, D_HEAD))
+    b_o = weights.b_o[0]
+    assert b_o is not None
+    attention = torch.einsum("bphd,hdm->bpm", z, weights.w_o[0]) + b_o
+    scale = weights.post_attention[0].scale(attention)
+    residual = torch.stack(list(vectors(components, weights).values())).sum(0)
+    components = replace(components, attention_scale={0: scale}, residual=residual.to(dtype))
+    effects = kernel(components, weights, targets)
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-5
+    expected = oracle_effects(components, weights, targets)
+    assert [c.name for c in effects.components] == list(expected)
+    for i, (dla, effect) in enumerate(expected.values()):
+        torch.testing.assert_close(effects.dla[i], dla, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(effects.effect[i], effect, rtol=tolerance, atol=tolerance)
+    logit = read_from_logits(model_logits(components, weights), targets)
+    assert effects.discrepancy(logit).max() < tolerance
+    without = kernel(components, replace(weights, scaling=Scaling()), targets)
+    assert without.discrepancy(logit).max() > 1e-2
 
 
 def test_half_precision_is_computed_in_float32() -> None:

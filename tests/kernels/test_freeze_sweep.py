@@ -162,13 +162,13 @@ def test_freezing_to_the_live_scale_is_the_identity_and_to_another_is_not() -> N
     lens = lens_of(tiny_gpt2(vocab_size=VOCABULARY))
     batch = cut(sequences_of(ROWS), 3)[0]
     live = freeze_sweep._live_scales(lens, lens.sites, batch)
-    intact = freeze_sweep._logits(lens, batch.ids, {})
-    same = freeze_sweep._logits(lens, batch.ids, live)
+    intact = freeze_sweep._logits(lens, batch, {})
+    same = freeze_sweep._logits(lens, batch, live)
     bound = 1e-5 * intact.abs().max()
     assert (same - intact).abs().max() <= bound
     for site in lens.sites:
         other = {**live, site: live[site] * 1.01}
-        moved = (freeze_sweep._logits(lens, batch.ids, other) - intact).abs().max()
+        moved = (freeze_sweep._logits(lens, batch, other) - intact).abs().max()
         assert moved > bound, site.label
 
 
@@ -191,9 +191,9 @@ def test_number_of_forward_passes_and_of_sequences(monkeypatch: pytest.MonkeyPat
     seen: list[int] = []
     honest = freeze_sweep._logits
 
-    def counting(lens: Any, ids: torch.Tensor, scales: Any) -> torch.Tensor:
-        seen.append(len(ids))
-        return honest(lens, ids, scales)
+    def counting(lens: Any, batch: Any, scales: Any) -> torch.Tensor:
+        seen.append(len(batch.ids))
+        return honest(lens, batch, scales)
 
     monkeypatch.setattr(freeze_sweep, "_logits", counting)
     context = context_of(lens, FreezeSweepParameters(sequences=3), sequences_of(ROWS))

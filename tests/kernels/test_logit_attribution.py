@@ -13,8 +13,10 @@ from normlens.capture.state import State
 from normlens.catalog.logit_attribution import LOGIT_ATTRIBUTION, LogitAttributionParameters
 from normlens.errors import ComponentMismatch, NotApplicable, UsageError
 from normlens.kernels.logit_attribution import KERNEL
-from normlens.models.lens import Lens, Role
+from normlens.models.components_scaling import Scaling
+from normlens.models.lens import Lens
 from normlens.norms.spec import NormKind
+from normlens.text import BosPolicy
 from normlens.text.sequences import Sequences
 from tests.kernels.attribution_models import (
     MODELS,
@@ -114,7 +116,8 @@ def test_default_mode_equals_the_oracle(name: str) -> None:
 
 def test_tables_are_as_declared() -> None:
     lens = lens_of(MODELS["layer_norm"]())
-    for parameters, bos in ((DEFAULT, "prepend"), (GOLDEN, "none")):
+    policies: tuple[BosPolicy, BosPolicy] = ("prepend", "none")
+    for parameters, bos in zip((DEFAULT, GOLDEN), policies, strict=True):
         found = finding(lens, sequences(LENGTHS, bos=bos), parameters)
         for schema in LOGIT_ATTRIBUTION.tables:
             assert list(found.tables[schema.name]) == [c.name for c in schema.columns]
@@ -256,11 +259,18 @@ def test_refuses_models_it_cannot_attribute() -> None:
     opaque = replace(final, spec=replace(final.spec, kind=NormKind.OPAQUE))
     with pytest.raises(NotApplicable, match="opaque"):
         KERNEL.init(replace(context, weights=replace(context.weights, final=opaque)))
-    after = replace(lens, sites=(*lens.sites, replace(lens.sites[0], role=Role.POST_ATTN)))
-    with pytest.raises(NotApplicable, match="before the residual"):
-        KERNEL.init(replace(context, lens=after))
     with pytest.raises(NotApplicable, match="component view"):
         KERNEL.init(replace(context, weights=None))
+
+
+def test_refuses_logits_that_are_not_raw() -> None:
+    lens, corpus = lens_of(MODELS["rms_norm"]()), sequences(LENGTHS)
+    context = context_of(lens, corpus, DEFAULT)
+    assert context.weights is not None
+    (batch,) = batches_of(corpus, 6)
+    capped = replace(context, weights=replace(context.weights, scaling=Scaling(softcap=3.0)))
+    with pytest.raises(ComponentMismatch, match="no raw logits"):
+        KERNEL.update(KERNEL.init(context), batch, observe(lens, batch.ids), capped)
 
 
 def test_refuses_embeddings_it_does_not_know() -> None:

@@ -51,6 +51,7 @@ def summary(lens: Lens, rows: list[list[int]], logits: Tensor | None = None) -> 
     look = observing(lens, Need.LOGITS)
     if logits is not None:
         whole = logits
+        # A nested def would be compiled again by the import hook at every call.
         look = lambda batch: Observed(logits=whole[batch.index, : batch.ids.shape[1]])  # noqa: E731
     return stream(KERNEL, context, look).tables["summary"].set_index("group")
 

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GraniteConfig, GraniteForCausalLM
+from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from normlens.errors import ComponentMismatch, NotApplicable, UsageError
 from normlens.hooks import Hook, hook_count, hooked
-from normlens.models.components import ComponentView, component_view, forward
-from normlens.models.components_boot import boot_bridge, twin_of
+from normlens.models.components import ComponentView, build_view, component_view, forward
+from normlens.models.components_boot import twin_of
 from normlens.models.components_guard import verify_components
-from normlens.models.components_locate import locate
 from normlens.models.lens import Lens
 from tests.models.component_models import MODELS, batch, lens_of, shared
-from tests.tiny import randomise, tiny_gpt2
+from tests.tiny import tiny_gpt2
 
 pytestmark = pytest.mark.components
 
@@ -35,13 +34,6 @@ def view_logits(view: ComponentView, padding: str) -> torch.Tensor:
         logits = forward(view, *batch(padding))
     assert logits is not None
     return logits
-
-
-def unguarded(lens: Lens, *, native_norms: bool) -> ComponentView:
-    twin = twin_of(lens.model)
-    norms = {site.path: twin.get_submodule(site.path) for site in lens.sites}
-    bridge = boot_bridge(twin, patterns=True, native_norms=native_norms)
-    return locate(bridge, lens.model, norms, patterns=True)
 
 
 @pytest.mark.parametrize("padding", ["unpadded", "right"])
@@ -74,7 +66,9 @@ def test_left_padding_counts_positions_from_the_first_token() -> None:
 @pytest.mark.parametrize("patterns", [False, True])
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm", "fixed_scale"])
 def test_other_dtypes_pass_the_guard(kind: str, patterns: bool, dtype: torch.dtype) -> None:
-    view = component_view(lens_of(MODELS[kind]().to(dtype)), patterns=patterns)
+    model = MODELS[kind]()
+    nn.Module.to(model, dtype)
+    view = component_view(lens_of(model), patterns=patterns)
     assert view_logits(view, "right").dtype == dtype
 
 
@@ -118,6 +112,7 @@ def test_an_edit_at_a_site_reaches_the_logits() -> None:
 def test_weights_are_views_on_the_models(kind: str) -> None:
     lens, view = shared(kind)
     unembedding = lens.model.get_output_embeddings()
+    assert isinstance(unembedding, nn.Linear)
     assert view.W_U.data_ptr() == unembedding.weight.data_ptr()
     assert torch.equal(view.W_U, unembedding.weight.T)
     assert view.b_U is None
@@ -162,27 +157,27 @@ def test_patterns_are_those_of_eager_attention(kind: str) -> None:
     assert shared(kind)[1].layers[0].pattern is None
 
 
-def test_without_logits_one_position_is_projected() -> None:
-    _, view = shared("layer_norm")
-    shapes: list[torch.Size] = []
-    unembed = view.bridge.get_submodule("unembed._original_component")
-    record = Hook(unembed, "output", lambda y: shapes.append(y.shape))
-    with torch.no_grad(), hooked(view.bridge, [record]):
+@pytest.mark.parametrize("patterns", [False, True])
+def test_without_logits_the_unembedding_does_not_run(patterns: bool) -> None:
+    _, view = shared("layer_norm", patterns)
+    record = Hook(view.unembedding, "output", lambda _: None)
+    with torch.no_grad(), hooked(view.bridge, [record], fires=0):
         assert forward(view, *batch("right"), logits=False) is None
-    assert shapes == [torch.Size([2, 1, 4096])]
+    with torch.no_grad(), hooked(view.bridge, [record], fires=1):
+        assert forward(view, *batch("right")) is not None
 
 
 @pytest.mark.parametrize("kind", ["fixed_scale", "eps_encoded", "eps_unlike_config"])
 def test_the_guard_catches_norms_recomputed_by_the_bridge(kind: str) -> None:
     lens = lens_of(MODELS[kind]())
-    assert verify_components(lens, unguarded(lens, native_norms=True)) <= 1e-5
+    assert verify_components(lens, build_view(lens, patterns=True, native_norms=True)) <= 1e-5
     with pytest.raises(ComponentMismatch, match=r"first norm to differ is 0\.pre_attn"):
-        verify_components(lens, unguarded(lens, native_norms=False))
+        verify_components(lens, build_view(lens, patterns=True, native_norms=False))
 
 
 def test_the_bridges_own_layer_norm_passes_where_the_config_tells_the_truth() -> None:
     lens = lens_of(tiny_gpt2())
-    assert verify_components(lens, unguarded(lens, native_norms=False)) <= 1e-5
+    assert verify_components(lens, build_view(lens, patterns=True, native_norms=False)) <= 1e-5
 
 
 def test_the_guard_names_the_first_norm_that_differs() -> None:
@@ -194,21 +189,31 @@ def test_the_guard_names_the_first_norm_that_differs() -> None:
         verify_components(lens, view)
 
 
+def with_bias(view: ComponentView, value: float) -> ComponentView:
+    """A view whose unembedding adds ``value`` to one logit, unlike the model's."""
+    bias = torch.zeros(view.d_vocab)
+    bias[5] = value
+    view.unembedding.register_parameter("bias", nn.Parameter(bias))
+    return view
+
+
 def test_the_guard_notices_a_difference_after_the_last_norm() -> None:
     lens = lens_of(MODELS["rms_norm"]())
-    view = component_view(lens)
-    bias = dict(view.bridge.named_buffers())["unembed._original_component.bias"]
-    bias[5] = 1.0
     with pytest.raises(ComponentMismatch, match="after the last one"):
-        verify_components(lens, view)
+        verify_components(lens, with_bias(component_view(lens), 1.0))
 
 
 def test_the_guard_notices_not_a_number() -> None:
     lens = lens_of(MODELS["rms_norm"]())
-    view = component_view(lens)
-    dict(view.bridge.named_buffers())["unembed._original_component.bias"][5] = torch.nan
     with pytest.raises(ComponentMismatch):
-        verify_components(lens, view)
+        verify_components(lens, with_bias(component_view(lens), torch.nan))
+
+
+def test_the_guard_notices_logits_read_with_other_weights() -> None:
+    lens = lens_of(MODELS["rms_norm"]())
+    view = component_view(lens)
+    with pytest.raises(ComponentMismatch, match="times the unembedding"):
+        verify_components(lens, replace(view, W_U=view.W_U.roll(1, 1)))
 
 
 def test_the_guard_notices_components_that_do_not_add_up() -> None:
@@ -219,23 +224,6 @@ def test_the_guard_notices_components_that_do_not_add_up() -> None:
         verify_components(lens, replace(view, layers=tuple(halved)))
 
 
-def test_an_architecture_that_scales_its_branches_is_refused() -> None:
-    config = GraniteConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        residual_multiplier=0.5,
-    )
-    model = randomise(GraniteForCausalLM(config), 0)
-    lens = replace(lens_of(tiny_gpt2()), model=model, sites=())
-    with pytest.raises(ComponentMismatch, match="scales or merges"):
-        component_view(lens)
-
-
 def test_a_model_in_training_mode_is_refused() -> None:
     lens = lens_of(tiny_gpt2())
     lens.model.train()
@@ -243,13 +231,16 @@ def test_a_model_in_training_mode_is_refused() -> None:
         component_view(lens)
 
 
-def test_an_unknown_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_architecture_transformer_lens_does_not_know_has_no_patterns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 
     lens = lens_of(tiny_gpt2())
     monkeypatch.delitem(SUPPORTED_ARCHITECTURES, "GPT2LMHeadModel")
     with pytest.raises(NotApplicable, match="GPT2LMHeadModel"):
-        component_view(lens)
+        component_view(lens, patterns=True)
+    assert component_view(lens).layers[0].pattern is None
 
 
 def test_no_connection_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +251,7 @@ def test_no_connection_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     lens = replace(lens_of(tiny_gpt2()), tokenizer=None)
-    component_view(lens)
+    component_view(lens, patterns=True)
 
 
 def test_hooks_leave_nothing_on_the_view() -> None:

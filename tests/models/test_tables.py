@@ -68,11 +68,12 @@ def test_tokenizer_of_a_lens_without_one() -> None:
 def test_every_model_in_the_list_says_how_to_get_it() -> None:
     models = {entry.id: entry for entry in list_models()}
     bundled = {p.name for p in data_path("models").iterdir() if (p / "config.json").is_file()}
-    assert set(models) == bundled | {"smollm2-135m"}
+    assert set(models) == bundled | {"smollm2-135m", "gemma3-270m", "all-minilm-l6-v2"}
     for entry in models.values():
         assert bool(entry.hint) != entry.available
         assert entry.parameters > 0
         assert entry.description
+        assert entry.licence
 
 
 def test_list_reads_directories_in_both_layouts(
@@ -85,7 +86,7 @@ def test_list_reads_directories_in_both_layouts(
     (tmp_path / "b").symlink_to(fixed_scale_directory)
     (tmp_path / "not-a-model").mkdir()
     monkeypatch.setattr("normlens.models.listing.data_path", lambda _: tmp_path)
-    a, b, _ = list_models()
+    a, b, *_ = list_models()
     assert (a.id, a.kind, a.origin) == ("a", "layer_norm", "bundled")
     assert (b.id, b.kind, b.description) == ("b", "fixed_scale", "a test")
     stored = sum(p.numel() for p in tiny_gpt2(1).parameters())

@@ -13,7 +13,7 @@ from normlens.errors import HookMismatch, LoadError
 from normlens.hooks import hook_count
 from normlens.models import open_model
 from normlens.models.detect import candidate_specs, eps_dwarfs, live_spec
-from normlens.models.families import FAMILIES, family_named, family_of
+from normlens.models.families import family_of
 from normlens.models.lens import Role
 from normlens.models.sites import Place, find_places
 from normlens.models.verify import residual, sample_tokens, verify
@@ -220,25 +220,3 @@ def test_one_module_in_two_places_is_an_error() -> None:
 def test_a_model_without_an_unembedding_is_an_error() -> None:
     with pytest.raises(LoadError, match="open the causal-LM class"):
         open_model(tiny_gpt2().transformer, tokenizer=None)
-
-
-def test_every_family_row_names_modules_that_exist() -> None:
-    models = {"gpt2": tiny_gpt2(), "llama": tiny_llama()}
-    assert set(models) == {family.model_type for family in FAMILIES}
-    for family in FAMILIES:
-        model = models[family.model_type]
-        block = f"{family.blocks}.0."
-        for path in (family.attention, family.attention_out, family.mlp_out, *family.qkv):
-            model.get_submodule(block + path)
-        for path in (*family.embeddings, family.unembedding, family.final_norm):
-            model.get_submodule(path)
-        fields = model.config.to_dict()
-        assert family.eps_field in fields
-        assert family.kv_heads is None or family.kv_heads in fields
-        weight = model.get_submodule(block + family.mlp_out).get_parameter("weight")
-        assert (weight.shape[1] == 32) == (family.weight_layout == "in_out")
-
-
-def test_an_unknown_family_says_which_are_known() -> None:
-    with pytest.raises(LoadError, match="'t5' is not supported; supported: gpt2, llama"):
-        family_named("t5")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from normlens.norms import (
+    DyT,
     FixedScale,
     NormKind,
     NormSpec,
@@ -18,6 +19,7 @@ from normlens.norms import (
     jacobian_vector_product,
     scale_of,
 )
+from tests.oracles import norm as oracle
 
 WIDTH = 7
 EPS = 3e-4
@@ -27,7 +29,8 @@ RMS_NORM = NormSpec(NormKind.RMS_NORM, WIDTH, eps=EPS, gain=True)
 FIXED = NormSpec(NormKind.FIXED_SCALE, WIDTH, centred=True, gain=True, bias=True, fixed_scale=1.7)
 FIXED_UNCENTRED = dataclasses.replace(FIXED, centred=False)
 IDENTITY = NormSpec(NormKind.IDENTITY, WIDTH)
-ALL = (LAYER_NORM, RMS_NORM, FIXED, FIXED_UNCENTRED, IDENTITY)
+DYT = NormSpec(NormKind.DYT, WIDTH, gain=True, bias=True, alpha=0.7)
+ALL = (LAYER_NORM, RMS_NORM, FIXED, FIXED_UNCENTRED, IDENTITY, DYT)
 
 
 @pytest.fixture
@@ -55,6 +58,10 @@ def module_for(spec: NormSpec, gamma: Tensor, beta: Tensor) -> nn.Module:
     elif spec.kind is NormKind.FIXED_SCALE:
         assert spec.fixed_scale is not None
         module = FixedScale(WIDTH, spec.fixed_scale, centred=spec.centred)
+    elif spec.kind is NormKind.DYT:
+        assert spec.alpha is not None
+        module = DyT(WIDTH)
+        module.alpha.data = torch.tensor(spec.alpha, dtype=torch.float64)
     else:
         return nn.Identity()
     module.double()
@@ -159,3 +166,25 @@ def test_kinds_know_their_nature() -> None:
     assert [kind for kind in NormKind if kind.linear] == [NormKind.FIXED_SCALE, NormKind.IDENTITY]
     live = [kind for kind in NormKind if kind.has_live_scale]
     assert live == [NormKind.LAYER_NORM, NormKind.RMS_NORM]
+    assert [kind for kind in NormKind if not kind.has_scale] == [NormKind.DYT, NormKind.OPAQUE]
+    assert [kind for kind in NormKind if kind.elementwise] == [NormKind.IDENTITY, NormKind.DYT]
+
+
+def test_dynamic_tanh_has_no_scale(x: Tensor, gamma: Tensor, beta: Tensor) -> None:
+    parts = apply_norm(DYT, x, gamma, beta)
+    assert parts.scale is None
+    with pytest.raises(ValueError, match="dyt has no known scale"):
+        scale_of(DYT, x)
+    with pytest.raises(ValueError, match="alpha"):
+        apply_norm(dataclasses.replace(DYT, alpha=None), x, None, None)
+    want = oracle.dyt(x[1, 2].tolist(), gamma.tolist(), beta.tolist(), alpha=0.7)
+    assert parts.y[1, 2].tolist() == pytest.approx(want, rel=1e-12)
+
+
+def test_dynamic_tanh_computes_in_float32_and_answers_in_its_input_dtype(x: Tensor) -> None:
+    module = DyT(WIDTH, 0.7, bias=False).bfloat16()
+    y = module(x.bfloat16())
+    assert y.dtype is torch.bfloat16 and module.bias is None
+    assert "alpha=0.69" in repr(module) or "alpha=0.7" in repr(module)
+    expected = (x.bfloat16().float() * module.alpha.float()).tanh()
+    torch.testing.assert_close(y, expected.bfloat16(), rtol=0, atol=0)

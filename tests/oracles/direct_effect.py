@@ -69,3 +69,12 @@ def effects(
     intact = centred_logit(norm(residual), w_u, b_u, targets)
     without = centred_logit(norm(residual - component), w_u, b_u, targets)
     return dla, intact - without
+
+
+def through_attention_norm(
+    terms: list[Tensor], norm: Norm, branch: float
+) -> tuple[list[Tensor], Tensor | None]:
+    """What heads and biases add once a norm has seen their sum: each part, and the norm's bias."""
+    whole = torch.stack(terms).sum(0)
+    parts = [branch * norm.frozen(term, norm.scale(whole)) for term in terms]
+    return parts, None if norm.beta is None else branch * norm.beta.expand_as(whole)

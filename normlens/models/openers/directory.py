@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from normlens.errors import ModelNotFound
 from normlens.models.checkpoint import load_checkpoint_directory
 from normlens.models.lens import Lineage
-from normlens.models.listing import bundled_directories
+from normlens.models.listing import BUNDLED_LICENCE, bundled_directories
 from normlens.models.metadata import read_card
 from normlens.models.openers.request import Opened, Request
 from normlens.models.tokenizers import load_tokenizer
+from normlens.models.untrained import untrained_model
 
 
 def open_bundled(request: Request) -> Opened | None:
@@ -20,7 +22,8 @@ def open_bundled(request: Request) -> Opened | None:
     path = bundled_directories().get(request.source)
     if path is None:
         return None
-    return open_directory(request, path, name=request.source, source=f"bundled:{request.source}")
+    opened = open_directory(request, path, name=request.source, source=f"bundled:{request.source}")
+    return dataclasses.replace(opened, licence=opened.licence or BUNDLED_LICENCE)
 
 
 def open_local(request: Request) -> Opened | None:
@@ -39,12 +42,15 @@ def open_local(request: Request) -> Opened | None:
 
 
 def open_directory(request: Request, path: Path, *, name: str, source: str) -> Opened:
-    """Load a model directory in either layout, with what its card says.
+    """Load a model directory in either layout, with what its card says; or draw its weights.
 
     Raises:
         LoadError: as :func:`~normlens.models.checkpoint.load_checkpoint_directory` and
             :func:`~normlens.models.tokenizers.load_tokenizer`.
     """
+    if request.seed is not None:
+        model = untrained_model(path, request.stored_dtype, request.seed)
+        return Opened(model, load_tokenizer(path, request.tokenizer), name, source, Lineage())
     model = load_checkpoint_directory(path, request.stored_dtype)
     card = read_card(path)
     return Opened(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -22,9 +23,8 @@ from normlens.models.openers.request import Opened, Request
 BARE_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 """Hub ids without an owner that are taken for one."""
 
-FILES = (
-    "*.safetensors",
-    "*.safetensors.index.json",
+WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json")
+OTHER_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer*",
@@ -39,8 +39,9 @@ FILES = (
 def open_hub(request: Request) -> Opened | None:
     """``owner/name`` or one of :data:`BARE_NAMES`, at ``revision``.
 
-    Downloads safetensors, config and tokenizer files, no code and no pickled weights, into
-    the hub's own cache. The revision that was found is kept as a commit hash.
+    Downloads safetensors (unless weights are drawn), config and tokenizer files, no code and
+    no pickled weights, into the hub's own cache. The revision that was found is kept as a
+    commit hash.
 
     Raises:
         ModelNotFound: no such repository or revision, or it cannot be reached.
@@ -51,17 +52,18 @@ def open_hub(request: Request) -> Opened | None:
         return None
     if source not in BARE_NAMES and not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         return None
-    path = _download(source, request.revision)
+    files = OTHER_FILES if request.seed is not None else (*WEIGHT_FILES, *OTHER_FILES)
+    path = _download(source, request.revision, files)
     opened = open_directory(request, path, name=source, source=f"hub:{source}")
     return dataclasses.replace(opened, revision=path.name)
 
 
-def _download(source: str, revision: str | None) -> Path:
+def _download(source: str, revision: str | None, files: Sequence[str]) -> Path:
     at = "" if revision is None else f" at revision {revision}"
     try:
         return Path(
             snapshot_download(
-                source, revision=revision, allow_patterns=list(FILES), ignore_patterns=["*/*"]
+                source, revision=revision, allow_patterns=list(files), ignore_patterns=["*/*"]
             )
         )
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:

@@ -1,7 +1,7 @@
-"""Models that come as a quantised GGUF file inside an installed Python package.
+"""Models that installed Python packages carry, as a quantised GGUF file or as a directory.
 
-The package is never imported: its files are found through its metadata. The weights are
-dequantised once, to float32, into a cache directory in the Hugging Face layout;
+The packages are never imported: their files are found through their metadata. A GGUF file
+is dequantised once, to float32, into a cache directory in the Hugging Face layout;
 transformers shows the progress of that on stderr.
 """
 
@@ -21,6 +21,7 @@ from normlens.models.cache import cache_directory
 from normlens.models.export import write_model
 from normlens.models.listing import PACKAGED, Packaged
 from normlens.models.openers.directory import open_directory
+from normlens.models.openers.gguf_file import StoredGguf, file_type, stored_gguf, whole_file
 from normlens.models.openers.request import Opened, Request
 from normlens.models.quiet import quiet_transformers
 
@@ -33,7 +34,7 @@ def open_package(request: Request) -> Opened | None:
 
     Raises:
         ModelNotFound: the package is not installed.
-        CorruptModel: it holds no usable GGUF file.
+        CorruptModel: it holds no usable weights.
         OutputError: the cache cannot be written.
     """
     packaged = next((row for row in PACKAGED if row.id == request.source), None)
@@ -41,44 +42,47 @@ def open_package(request: Request) -> Opened | None:
         return None
     try:
         installed = distribution(packaged.distribution)
+        path = (
+            _directory(packaged, installed)
+            if packaged.weights == "directory"
+            else _dequantised(packaged, stored_gguf(packaged, installed))
+        )
     except PackageNotFoundError as error:
         raise ModelNotFound(
-            f"{packaged.id} comes with the package {packaged.distribution}, which is not "
+            f"{packaged.id} comes with the package {error.name}, which is not "
             f"installed: {packaged.install}"
         ) from error
-    path = _dequantised(packaged, installed)
     source = f"package:{packaged.distribution} {installed.version}"
     opened = open_directory(request, path, name=packaged.id, source=source)
-    return dataclasses.replace(opened, revision=installed.version)
+    return dataclasses.replace(opened, revision=installed.version, licence=packaged.licence)
 
 
-def _dequantised(packaged: Packaged, installed: Distribution) -> Path:
-    gguf, digest = _gguf_file(packaged, installed)
-    cache = cache_directory("models")
-    target = cache / f"{packaged.id}-{digest[:12]}-{LAYOUT}"
-    with FileLock(cache / f".{target.name}.lock"):
-        if not target.is_dir():
-            _dequantise(packaged, gguf, target)
-    return target
-
-
-def _gguf_file(packaged: Packaged, installed: Distribution) -> tuple[Path, str]:
-    for file in installed.files or ():
-        path = Path(str(installed.locate_file(file)))
-        if file.suffix == ".gguf" and path.is_file():
-            digest = file.hash.value if file.hash is not None else installed.version
-            return path, digest.replace("_", "-")
+def _directory(packaged: Packaged, installed: Distribution) -> Path:
+    """The directory that holds config and weights."""
+    files = [Path(str(installed.locate_file(file))) for file in installed.files or ()]
+    for file in files:
+        if file.suffix == ".safetensors" and file.with_name("config.json").is_file():
+            return file.parent
     raise CorruptModel(
-        f"the installed package {packaged.distribution} holds no GGUF file; "
+        f"the installed package {packaged.distribution} holds no model directory; "
         f"reinstall it: {packaged.install}"
     )
 
 
-def _dequantise(packaged: Packaged, gguf: Path, target: Path) -> None:
-    _require_reader()
+def _dequantised(packaged: Packaged, stored: StoredGguf) -> Path:
+    cache = cache_directory("models")
+    target = cache / f"{packaged.id}-{stored.key[:12]}-{LAYOUT}"
+    with FileLock(cache / f".{target.name}.lock"):
+        if not target.is_dir():
+            _require_reader()
+            _dequantise(packaged, stored, target)
+    return target
+
+
+def _dequantise(packaged: Packaged, stored: StoredGguf, target: Path) -> None:
     try:
-        file_type = _file_type(gguf)
-        with quiet_transformers():
+        with whole_file(stored, target.parent) as gguf, quiet_transformers():
+            quantisation = file_type(gguf)
             options = {"gguf_file": gguf.name, "local_files_only": True}
             model = AutoModelForCausalLM.from_pretrained(
                 gguf.parent, dtype=torch.float32, **options
@@ -87,14 +91,15 @@ def _dequantise(packaged: Packaged, gguf: Path, target: Path) -> None:
     except Exception as error:  # a damaged GGUF file raises nearly anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CorruptModel(
-            f"{gguf} cannot be dequantised ({reason}); reinstall it: {packaged.install}"
+            f"{stored.name} of {packaged.distribution} cannot be dequantised ({reason}); "
+            f"reinstall it: {packaged.install}"
         ) from error
     card: dict[str, object] = {
         "name": packaged.id,
         "purpose": packaged.description,
         "licence": packaged.licence,
-        "quantised_from": f"{file_type} GGUF",
-        "file": gguf.name,
+        "quantised_from": f"{quantisation} GGUF",
+        "file": stored.name,
     }
     # The weights are plain float32 now; the saved config must not announce packed ones.
     model.config.__dict__.pop("quantization_config", None)
@@ -104,13 +109,3 @@ def _dequantise(packaged: Packaged, gguf: Path, target: Path) -> None:
 def _require_reader() -> None:
     if importlib.util.find_spec("gguf") is None:
         raise LoadError("reading GGUF files needs the package gguf: pip install gguf")
-
-
-def _file_type(gguf: Path) -> str:
-    """The quantisation the file declares, such as ``Q4_1``."""
-    from gguf import GGUFReader, LlamaFileType
-
-    field = GGUFReader(gguf).get_field("general.file_type")
-    if field is None:
-        return "quantised"
-    return LlamaFileType(int(field.contents())).name.removeprefix("MOSTLY_")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from normlens.models.lens import Lineage
@@ -17,16 +18,18 @@ class Request:
     """A call of :func:`normlens.models.open_model`.
 
     Attributes:
-        source: id, path or model.
+        source: id, path, model or bridge.
         tokenizer: as given by the caller, ``...`` where not given.
         dtype: dtype to load in, None for the source's default.
         revision: of a hub model.
+        seed: where given, weights are not read but drawn as before training.
     """
 
-    source: str | Path | PreTrainedModel
+    source: str | Path | nn.Module
     tokenizer: TokenizerChoice
     dtype: torch.dtype | None
     revision: str | None
+    seed: int | None = None
 
     @property
     def stored_dtype(self) -> torch.dtype:
