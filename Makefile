@@ -77,7 +77,7 @@ data: $(READY)
 	$(BIN)/python -m normlens.training.manifest --books "$(BOOKS)"
 
 architectures: $(READY)
-	$(PYTEST) -m architecture_cell --architecture-table docs/architectures.json
+	$(PYTEST) -m architecture_cell --architecture-table=docs/architectures.json
 
 clean:
 	rm -rf build dist site out

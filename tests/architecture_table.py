@@ -4,7 +4,7 @@ A test marked ``architecture_cell("column")`` and parametrised over ``architectu
 for one cell. The cell says ``yes`` where every such test passed and ``no`` where one
 failed. A test that finds that something does not apply passes after
 ``record_property("not_applicable", reason)``, and the cell says the reason.
-``pytest -m architecture_cell --architecture-table FILE`` writes the table as JSON.
+``pytest -m architecture_cell --architecture-table=FILE`` writes the table as JSON.
 """
 
 from __future__ import annotations

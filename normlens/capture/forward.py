@@ -81,8 +81,9 @@ def observe(
 def input_moments(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "2 ..."]:
     """Mean and biased variance over the last axis, at least float32."""
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    variance, mean = torch.var_mean(x, -1, correction=0)
-    return torch.stack([mean, variance])
+    # Two passes: torch.var_mean along the last axis is ten times slower on a CPU.
+    mean = x.mean(-1)
+    return torch.stack([mean, (x - mean[..., None]).square_().mean(-1)])
 
 
 def _moment_buffers(tree: Tree, batch: Batch) -> dict[str, Tensor]:

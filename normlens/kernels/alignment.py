@@ -21,10 +21,19 @@ Vectors = Float[Tensor, "*batch width"]
 
 def alignment(a: Vectors, b: Vectors) -> Float[Tensor, "2 ..."]:
     """``1 - cosine`` and ``angle / pi`` along the last axis; NaN where a vector is 0."""
-    a = a / a.norm(dim=-1, keepdim=True)
-    b = b / b.norm(dim=-1, keepdim=True)
+    a, b = unit(a), unit(b)
     apart, together = (a - b).norm(dim=-1), (a + b).norm(dim=-1)
     return torch.stack([apart.square() / 2, 2 * torch.atan2(apart, together) / math.pi])
+
+
+def distance(a: Vectors, b: Vectors) -> Float[Tensor, "*batch"]:
+    """``1 - cosine`` alone."""
+    return (unit(a) - unit(b)).norm(dim=-1).square() / 2
+
+
+def unit(x: Vectors) -> Vectors:
+    """The vector over its norm; NaN where it is 0."""
+    return x / x.norm(dim=-1, keepdim=True)
 
 
 def centred(x: Vectors) -> Vectors:

@@ -32,7 +32,7 @@ from normlens.capture.protocol import Context, Finding, Observed, Streaming
 from normlens.capture.state import Reduction, State
 from normlens.capture.statistics import BIN_COUNT, log_histogram
 from normlens.capture.steps import Step
-from normlens.kernels.alignment import alignment, centred, widen, without_largest
+from normlens.kernels.alignment import alignment, centred, distance, widen, without_largest
 from normlens.kernels.residual_summary import GROUPS, STEP_MEASURES, final_site, summarise
 from normlens.models.blocks import block_modules
 from normlens.text.sequences import Batch
@@ -60,17 +60,15 @@ def _init(context: Context) -> State:
 def _reduce(point: Point, value: Step, batch: Batch, context: Context) -> Mapping[str, Tensor]:
     before, after = widen(value.before), widen(value.after)
     trimmed = without_largest(before, after, context.parameters.massive)
-    return {
+    apart = distance(centred(before), centred(after)), distance(*trimmed)
+    kept = {
         "before": _norm_and_variance(before),
-        "after": _norm_and_variance(after),
-        "step": torch.cat(
-            [
-                alignment(before, after),
-                alignment(centred(before), centred(after))[:1],
-                alignment(*trimmed)[:1],
-            ]
-        ),
+        "step": torch.cat([alignment(before, after), torch.stack(apart)]),
     }
+    # What follows any other block is what precedes the next one.
+    if point.layer == len(block_modules(context.lens.model)) - 1:
+        kept["after"] = _norm_and_variance(after)
+    return kept
 
 
 def _norm_and_variance(x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "2 batch pos"]:

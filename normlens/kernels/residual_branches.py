@@ -28,7 +28,7 @@ from normlens.capture.points import Point
 from normlens.capture.protocol import Context, Finding, Observed, Streaming
 from normlens.capture.state import Reduction, State
 from normlens.capture.steps import Step
-from normlens.kernels.alignment import alignment, centred, widen
+from normlens.kernels.alignment import centred, widen
 from normlens.kernels.residual_branches_summary import BRANCHES, GROUPS, MEASURES, summarise
 from normlens.models.blocks import block_modules
 from normlens.models.components_scaling import scaling_of
@@ -56,8 +56,9 @@ def _reduce(point: Point, value: Step, batch: Batch, context: Context) -> Mappin
     scale = scaling_of(model, block_modules(model)[0]).branch
     before, after = widen(value.before), widen(value.after)
     branches = [widen(branch) * scale for branch in (value.attention, value.mlp)]
+    measures = [_measures(branch, before) for branch in branches]
     return {
-        "branches": torch.stack([_measures(branch, before) for branch in branches], 1),
+        "branches": torch.stack(measures, 1),
         "sum_error": _sum_error((before, *branches), after),
     }
 
@@ -65,9 +66,12 @@ def _reduce(point: Point, value: Step, batch: Batch, context: Context) -> Mappin
 def _measures(
     branch: Float[Tensor, "batch pos d_model"], before: Float[Tensor, "batch pos d_model"]
 ) -> Float[Tensor, "measure batch pos"]:
-    norm = branch.norm(dim=-1)
-    aligned = alignment(branch, before)[0], alignment(centred(branch), centred(before))[0]
-    return torch.stack([norm, norm / before.norm(dim=-1), *(1 - distance for distance in aligned)])
+    norm, norm_before = branch.norm(dim=-1), before.norm(dim=-1)
+    cosine = torch.linalg.vecdot(branch, before) / (norm * norm_before)
+    branch, before = centred(branch), centred(before)
+    centred_norms = branch.norm(dim=-1) * before.norm(dim=-1)
+    centred_cosine = torch.linalg.vecdot(branch, before) / centred_norms
+    return torch.stack([norm, norm / norm_before, cosine, centred_cosine])
 
 
 def _sum_error(
