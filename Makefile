@@ -37,7 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/normlens compare $(MODELS) --out $(OUT) --force
+	$(BIN)/normlens compare $(MODELS) --sequences 128 --out $(OUT) --force
 	@echo "report: $(abspath $(OUT))/report.html"
 
 test: $(READY)
