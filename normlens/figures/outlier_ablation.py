@@ -126,15 +126,18 @@ def sinks(result: Result) -> go.Figure:
 
 def chain(result: Result) -> go.Figure:
     """What norms make of spikes: quantities at spike tokens over those at all others."""
-    titles = tuple(_QUANTITIES.values())
+    found = result.tables["chain"].dropna(subset=["value"])
+    shown = [quantity for quantity in _QUANTITIES if (found["quantity"] == quantity).any()]
+    shown = shown or list(_QUANTITIES)
+    titles = tuple(_QUANTITIES[quantity] for quantity in shown)
     figure = make_subplots(
-        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=titles
+        rows=len(shown), cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=titles
     )
     looks = theme.of_result(result)
     for model in models_with_data(result, "chain"):
         look = looks[model]
         frame = rows(result, "chain", model)
-        for panel, quantity in enumerate(_QUANTITIES, start=1):
+        for panel, quantity in enumerate(shown, start=1):
             part = frame[frame["quantity"] == quantity]
             if not len(part):
                 continue
@@ -144,10 +147,10 @@ def chain(result: Result) -> go.Figure:
             figure.add_trace(_ratio(table, look), row=panel, col=1)
     stack_legend_once(figure)
     panel_titles(figure, titles)
-    for panel in (1, 2, 3):
+    for panel in range(1, len(shown) + 1):
         figure.add_hline(y=1, line={"width": 1, "dash": "dot"}, row=panel, col=1)  # pyright: ignore[reportArgumentType] plotly takes numbers
-    figure.update_yaxes(type="log", title_text="ratio (1)", dtick=1)
-    figure.update_xaxes(title_text="layer", row=3, col=1)
+    figure.update_yaxes(type="log", title_text="ratio (1)", dtick="D2")
+    figure.update_xaxes(title_text="layer", row=len(shown), col=1)
     return finish(
         figure,
         result,
@@ -158,7 +161,7 @@ def chain(result: Result) -> go.Figure:
             "at the norm before attention, intact model",
             *_stand_ins(result),
         ),
-        height=480,
+        height=160 * len(shown),
     )
 
 

@@ -80,7 +80,7 @@ def kurtosis(result: Result) -> go.Figure:
         figure.add_hline(y=gaussian, line={"width": 1, "dash": "dot"}, row=panel, col=1)  # pyright: ignore[reportArgumentType] plotly takes numbers
     figure.update_xaxes(zeroline=False)
     figure.update_xaxes(title_text=_DEPTHS, row=2, col=1)
-    figure.update_yaxes(type="log", title_text="kurtosis (1)", dtick=1)
+    figure.update_yaxes(type="log", title_text="kurtosis (1)", dtick="D2")
     return finish(
         figure,
         result,
