@@ -54,7 +54,7 @@ SUITES = {
 
 # %% tags=["parameters"]
 SUITE = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in SUITES else "books"
-SEQUENCES = 64
+SEQUENCES = 32
 DEVICE = "cpu"
 OUT = Path("out/analyses/ln_removal")
 

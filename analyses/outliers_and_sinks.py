@@ -85,7 +85,12 @@ figures.of(by_analysis["outliers"])["outliers:kurtosis"]
 # ## Does the loss need them, does the sink?
 
 # %%
-print(by_analysis["outlier-ablation"].tables["ablations"].to_string(index=False))
+ablation = by_analysis["outlier-ablation"]
+print(ablation.tables["effects"].to_string(index=False))
+print(ablation.tables["sinks"].to_string(index=False))
+
+# %%
+figures.of(ablation)["outlier_ablation:effects"]
 
 # %% [markdown]
 # ## What this comparison cannot show

@@ -209,14 +209,14 @@ def _ablation(layers: int, *, live: bool, draw: np.random.Generator) -> dict[str
             "how": how,
             "n": 100,
             "sink_rate": rate,
-            "sink_low": rate - 3,
-            "sink_high": rate + 3,
-            "first_token_mass": rate / 100,
+            "sink_low": rate - 0.03,
+            "sink_high": rate + 0.03,
+            "first_token_mass": rate,
         }
         for what, how, rate in (
-            ("intact", "intact", 55.0),
-            ("massive", "zero", 12.0 if live else 54.0),
-            ("massive", "mean", 54.0),
+            ("intact", "intact", 0.55),
+            ("massive", "zero", 0.12 if live else 0.54),
+            ("massive", "mean", 0.54),
         )
     ]
     chain: Rows = [

@@ -101,20 +101,20 @@ def sinks(result: Result) -> go.Figure:
                 marker={"color": look.colour},
                 customdata=frame[["first_token_mass", "n"]].to_numpy(object),
                 hovertemplate=(
-                    "%{x} · %{fullData.name}<br>sink rate %{y:.3g} %<br>mean attention to the "
+                    "%{x} · %{fullData.name}<br>sink rate %{y:.3p}<br>mean attention to the "
                     "first token %{customdata[0]:.3g}<br>n = %{customdata[1]} sequences"
                     "<extra></extra>"
                 ),
             )
         )
-    figure.update_yaxes(title_text="share of heads (%)", rangemode="tozero")
+    figure.update_yaxes(title_text="share of heads", tickformat=".0%", rangemode="tozero")
     _numeric(figure)
     figure.update_layout(barmode="group", bargap=0.25)
     return finish(
         figure,
         result,
         "sinks",
-        title="Heads that are an attention sink (% of heads)",
+        title="Heads that are an attention sink (share of heads)",
         notes=(
             tokens_note(result, "sinks").replace("tokens", "sequences"),
             "95 % intervals; the first token's mean attention above epsilon",

@@ -131,7 +131,7 @@ def _sinks(state: State, plan: Plan) -> Rows:
                 "what": what,
                 "how": how,
                 "n": n,
-                "sink_rate": 100 * sinks / heads if n else math.nan,
+                "sink_rate": sinks / heads if n else math.nan,
                 "sink_low": low,
                 "sink_high": high,
                 "first_token_mass": mass / heads if n else math.nan,
@@ -142,7 +142,7 @@ def _sinks(state: State, plan: Plan) -> Rows:
 
 def _sink_rates(state: State, which: int) -> Tensor:
     heads, sinks, _ = state.tensors["sink_replicates"][which]
-    return 100 * sinks / heads
+    return sinks / heads
 
 
 def _chain(state: State) -> Rows:
@@ -220,11 +220,11 @@ def _sink_headline(state: State, plan: Plan, name: str, which: int, doc: str) ->
     n = int(state.tensors["sink_sequences"])
     tokens = plan.parameters.sink_tokens
     if n == 0:
-        return Headline(name, math.nan, "%", f"{doc}; no sequence has {tokens} tokens", 0)
+        return Headline(name, math.nan, "1", f"{doc}; no sequence has {tokens} tokens", 0)
     heads, sinks, _ = state.tensors["sinks"][which].tolist()
     low, high = interval(_sink_rates(state, which))
     doc = f"{doc} (attention to the first token above {plan.parameters.sink_epsilon:g}, T={tokens})"
-    return Headline(name, 100 * sinks / heads, "%", doc, n, low, high)
+    return Headline(name, sinks / heads, "1", doc, n, low, high)
 
 
 def _check(state: State, lens: Lens) -> Check:
