@@ -22,8 +22,8 @@ class Point:
         layer: block index. The residual stream has one point more than blocks: point
             ``i`` is the input of block ``i``, the last one the output of the last block,
             before the final norm. None outside blocks.
-        name: unique among the points of a pass: ``residual.3``, ``attn.3``, ``mlp.3``,
-            ``norm.3.pre_attn``, ``attention.3``.
+        name: unique among the points of a pass: ``residual.3``, ``norm.3.pre_attn``,
+            ``attention.3``.
         site: the norm, for its output.
     """
 
@@ -47,8 +47,6 @@ def places(tree: Tree, need: Need) -> Sequence[Place]:
     match need:
         case Need.RESIDUAL:
             return tuple(_residual(tree))
-        case Need.BRANCHES:
-            return tuple(_branches(tree))
         case Need.NORM_OUTPUT:
             return tuple(_norm_outputs(tree))
         case _:
@@ -66,13 +64,6 @@ def _residual(tree: Tree) -> Iterator[Place]:
     for point, block in zip(before, blocks, strict=True):
         yield Place(point, block, "input")
     yield Place(after, blocks[-1], "output")
-
-
-def _branches(tree: Tree) -> Iterator[Place]:
-    assert tree.view is not None, "branches are found in the component view"
-    for i, layer in enumerate(tree.view.layers):
-        yield Place(Point(Need.BRANCHES, i, f"attn.{i}"), layer.attention_output, "output")
-        yield Place(Point(Need.BRANCHES, i, f"mlp.{i}"), layer.mlp_output, "output")
 
 
 def _norm_outputs(tree: Tree) -> Iterator[Place]:

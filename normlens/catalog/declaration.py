@@ -21,8 +21,6 @@ class Need(StrEnum):
     """Head inputs of the output projection, MLP outputs, embeddings, final residual."""
     RESIDUAL = "residual"
     """Reduced where it is met: the residual stream before every block and after the last."""
-    BRANCHES = "branches"
-    """Reduced where it is met: what attention and MLP of every block add to the residual."""
     NORM_OUTPUT = "norm_output"
     """Reduced where it is met: the output of every norm, gain and bias included."""
     ATTENTION = "attention"
@@ -33,14 +31,9 @@ class Need(StrEnum):
     """The same, together with what attention and MLP of the block add."""
 
     @property
-    def reduced(self) -> bool:
-        """Whether the pass hands activations to the analysis one by one and keeps none."""
-        return self not in (Need.NORM_MOMENTS, Need.LOGITS, Need.COMPONENTS)
-
-    @property
     def of_components(self) -> bool:
         """Whether it is found in the component view alone."""
-        return self in (Need.COMPONENTS, Need.BRANCHES, Need.BRANCH_STEPS)
+        return self in (Need.COMPONENTS, Need.BRANCH_STEPS)
 
 
 @dataclass(frozen=True)
