@@ -34,10 +34,9 @@ def family_of(model: PreTrainedModel) -> Family:
     Raises:
         LoadError: there is no row for that model type, or none for this layout of it.
     """
-    fields = model.config.to_dict()
     family_named(model.config.model_type)
     for row in FAMILIES:
-        if row.model_type == model.config.model_type and _holds(row, fields, type(model)):
+        if row.model_type == model.config.model_type and _holds(row, model):
             return row
     raise LoadError(
         f"{type(model).__name__} of model type {model.config.model_type!r} is laid out as no "
@@ -59,10 +58,11 @@ def family_named(model_type: str) -> Family:
     )
 
 
-def _holds(row: Family, fields: dict[str, object], model_class: type) -> bool:
-    names = {base.__name__ for base in model_class.__mro__}
+def _holds(row: Family, model: PreTrainedModel) -> bool:
+    names = {base.__name__ for base in type(model).__mro__}
     right_class = row.model_class is None or row.model_class in names
-    return right_class and all(fields.get(name) == value for name, value in row.when)
+    # Not config.to_dict(), which copies all of it: a pass asks once per block and batch.
+    return right_class and all(getattr(model.config, f, None) == value for f, value in row.when)
 
 
 def _conditions(model_type: str) -> str:
