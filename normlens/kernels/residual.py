@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from normlens.capture.forward import input_moments
@@ -34,6 +34,7 @@ from normlens.capture.statistics import BIN_COUNT, log_histogram
 from normlens.capture.steps import Step
 from normlens.kernels.alignment import alignment, centred, distance, widen, without_largest
 from normlens.kernels.residual_summary import GROUPS, STEP_MEASURES, final_site, summarise
+from normlens.kernels.token_sums import add_token_sums, declare_token_sums
 from normlens.models.blocks import block_modules
 from normlens.text.sequences import Batch
 
@@ -42,15 +43,14 @@ def _init(context: Context) -> State:
     layers, replicates = len(block_modules(context.lens.model)), context.replicates
     state = State()
     for group in GROUPS:
-        for kind, count, sums, boot in (
-            ("points", layers + 1, 3, 2),
-            ("steps", layers, len(STEP_MEASURES), 3),
-        ):
-            state.declare(f"n.{kind}.{group}", torch.zeros(count, dtype=torch.int64))
-            state.declare(f"overflow.{kind}.{group}", torch.zeros(count, dtype=torch.int64))
-            state.declare(f"sums.{kind}.{group}", torch.zeros(sums, count, dtype=torch.float64))
-            shape = (replicates, boot, count)
-            state.declare(f"replicates.{kind}.{group}", torch.zeros(shape, dtype=torch.float64))
+        declare_token_sums(
+            state, f"points.{group}", (layers + 1,),
+            measures=3, bootstrapped=1, replicates=replicates,
+        )  # fmt: skip
+        declare_token_sums(
+            state, f"steps.{group}", (layers,),
+            measures=len(STEP_MEASURES), bootstrapped=2, replicates=replicates,
+        )  # fmt: skip
         histogram = torch.zeros(layers + 1, BIN_COUNT, dtype=torch.int64)
         state.declare(f"histogram.{group}", histogram)
     state.declare("final", torch.tensor(-math.inf).double(), Reduction.MAX)
@@ -83,36 +83,18 @@ def _update(state: State, batch: Batch, observed: Observed, context: Context) ->
     values = torch.stack([norm, norm.log(), variance])
     steps = torch.stack([one["step"] for one in seen], 1).cpu().double()
     for group, members in zip(GROUPS, (batch.first, batch.rest), strict=True):
-        counted = _add(state, f"points.{group}", members.cpu(), values, values[1:2], batch)
+        tokens, weights = members.cpu(), batch.weights
+        log_norm = slice(1, 2)
+        counted = add_token_sums(state, f"points.{group}", tokens, values, log_norm, weights)
         histograms = [log_histogram(v[c]) for v, c in zip(norm, counted, strict=True)]
         state.add(f"histogram.{group}", torch.stack(histograms))
-        _add(state, f"steps.{group}", members.cpu(), steps, steps[:2], batch)
+        add_token_sums(state, f"steps.{group}", tokens, steps, slice(2), weights)
     site = final_site(context.lens)
     if site is not None:
         mean, spread = observed.norm_moments[site.label].cpu().double()
         read = ((spread + mean.square()) * site.spec.width).sqrt()
         apart = (norm[-1] - read).abs() / read
         state.add("final", torch.where(batch.mask.cpu() & apart.isfinite(), apart, 0.0).max())
-
-
-def _add(
-    state: State,
-    name: str,
-    members: Bool[Tensor, "batch pos"],
-    values: Float[Tensor, "measure place batch pos"],
-    bootstrapped: Float[Tensor, "chosen place batch pos"],
-    batch: Batch,
-) -> Bool[Tensor, "place batch pos"]:
-    """Add one token group; returns which tokens count at which place."""
-    counted = members & values.isfinite().all(0)
-    count = counted.sum(-1)  # [place batch]
-    state.add(f"n.{name}", count.sum(-1))
-    state.add(f"overflow.{name}", members.sum() - count.sum(-1))
-    state.add(f"sums.{name}", torch.where(counted, values, 0.0).sum((-1, -2)))
-    per_sequence = torch.where(counted, bootstrapped, 0.0).sum(-1)
-    per_sequence = torch.cat([count[None].double(), per_sequence])
-    state.add(f"replicates.{name}", torch.einsum("rb,mpb->rmp", batch.weights, per_sequence))
-    return counted
 
 
 def _finish(state: State, context: Context) -> Finding:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from normlens.capture.points import Point
@@ -30,9 +30,12 @@ from normlens.capture.state import Reduction, State
 from normlens.capture.steps import Step
 from normlens.kernels.alignment import centred, widen
 from normlens.kernels.residual_branches_summary import BRANCHES, GROUPS, MEASURES, summarise
+from normlens.kernels.token_sums import add_token_sums, declare_token_sums
 from normlens.models.blocks import block_modules
 from normlens.models.components_scaling import scaling_of
 from normlens.text.sequences import Batch
+
+RATIO = slice(MEASURES.index("ratio"), MEASURES.index("ratio") + 1)
 
 
 def _init(context: Context) -> State:
@@ -40,12 +43,10 @@ def _init(context: Context) -> State:
     shape = (len(BRANCHES), layers)
     state = State()
     for group in GROUPS:
-        state.declare(f"n.{group}", torch.zeros(shape, dtype=torch.int64))
-        state.declare(f"overflow.{group}", torch.zeros(shape, dtype=torch.int64))
-        sums = torch.zeros(len(MEASURES), *shape, dtype=torch.float64)
-        state.declare(f"sums.{group}", sums)
-        replicates = torch.zeros(context.replicates, 2, *shape, dtype=torch.float64)
-        state.declare(f"replicates.{group}", replicates)
+        declare_token_sums(
+            state, group, shape,
+            measures=len(MEASURES), bootstrapped=1, replicates=context.replicates,
+        )  # fmt: skip
     state.declare("sum_error", torch.tensor(-math.inf).double(), Reduction.MAX)
     return state
 
@@ -91,28 +92,10 @@ def _update(state: State, batch: Batch, observed: Observed, context: Context) ->
     # [measure branch layer batch pos]
     values = torch.stack([one["branches"] for one in seen], 2).cpu().double()
     for group, members in zip(GROUPS, (batch.first, batch.rest), strict=True):
-        _add(state, group, members.cpu(), values, batch.weights)
+        add_token_sums(state, group, members.cpu(), values, RATIO, batch.weights)
     errors = torch.stack([one["sum_error"] for one in seen]).cpu().double()
     real = batch.mask.cpu() & errors.isfinite()
     state.add("sum_error", torch.where(real, errors, 0.0).max())
-
-
-def _add(
-    state: State,
-    group: str,
-    members: Bool[Tensor, "batch pos"],
-    values: Float[Tensor, "measure branch layer batch pos"],
-    weights: Float[Tensor, "replicate batch"],
-) -> None:
-    counted = members & values.isfinite().all(0)
-    count = counted.sum(-1)  # [branch layer batch]
-    state.add(f"n.{group}", count.sum(-1))
-    state.add(f"overflow.{group}", members.sum() - count.sum(-1))
-    per_sequence = torch.where(counted, values, 0.0).sum(-1)
-    state.add(f"sums.{group}", per_sequence.sum(-1))
-    ratio = per_sequence[MEASURES.index("ratio")]
-    paired = torch.stack([count.double(), ratio])
-    state.add(f"replicates.{group}", torch.einsum("rb,mklb->rmkl", weights, paired))
 
 
 def _finish(state: State, context: Context) -> Finding:
