@@ -11,7 +11,7 @@ MODELS := books-ln books-control books-aux books-lnfree
 # One thread per process: the tests run in two processes, and sums keep one order.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help install demo test lint check bench faults fuzz docs architectures data clean
+.PHONY: help install demo test lint check bench faults fuzz docs tables data family clean
 
 help:
 	@echo "make demo    compare the bundled models and write $(OUT)/report.html"
@@ -19,11 +19,13 @@ help:
 	@echo "make check   format, lint, types, import contracts, tests"
 	@echo "make lint    make check without the tests"
 	@echo "make docs    the documentation site, strictly, into site/"
-	@echo "make architectures  the docs' table of architectures, from test outcomes"
+	@echo "make tables  the docs' tables of architectures, conversions and norm kinds, from test outcomes"
 	@echo "make bench   every benchmark"
 	@echo "make faults  plant known bugs; each must turn a test red"
 	@echo "make fuzz    property tests with 10,000 examples each"
 	@echo "make data    make data/ again, training included: make data BOOKS=directory"
+	@echo "make family  train every normalization scheme, as a queue that goes on where it was"
+	@echo "             stopped: make family BOOKS=directory [FAMILY='--seeds 1 2 3 --device cuda']"
 
 install: $(READY)
 
@@ -76,8 +78,13 @@ data: $(READY)
 	$(BIN)/python -m normlens.training.prompts data/prompts
 	$(BIN)/python -m normlens.training.manifest --books "$(BOOKS)"
 
-architectures: $(READY)
-	$(PYTEST) -m architecture_cell --architecture-table=docs/architectures.json
+# Started twice, it shares the runs between two processes; `normlens family --status` looks on.
+family: $(READY)
+	@test -d "$(BOOKS)" || { echo "give the directory of <Gutenberg id>.txt files: make family BOOKS=directory" >&2; exit 2; }
+	$(BIN)/normlens family --books "$(BOOKS)" --out $(RUNS)/family $(FAMILY)
+
+tables: $(READY)
+	$(PYTEST) -m "architecture_cell or conversion_cell or kind_cell" --outcome-tables=docs
 
 clean:
 	rm -rf build dist site out

@@ -9,29 +9,22 @@
 
 from __future__ import annotations
 
-import html
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import jupytext
+from gen_markdown import ARXIV, ROOT, escape, outcomes, table
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pydantic import TypeAdapter
 
 from normlens.catalog import ALL, Analysis, Citation
 from normlens.cli.app import app
-from normlens.norms import NormKind
 from normlens.results import TableSchema
 
-ROOT = Path(__file__).resolve().parent.parent
 ROLE = re.compile(r":(?:func|class|meth|mod|data|attr):<code>~?(?:\w+\.)*(\w+)</code>")
-ARXIV = re.compile(r"\d{4}\.\d{4,5}")
 SUBJECT = {"corpus": "a corpus", "prompt": "one prompt"}
-OUTCOMES = ("yes", "no", "not run")
 STYLE = {
     "streaming": "shares one forward pass with the other streaming analyses",
     "procedure": "runs passes of its own",
@@ -47,11 +40,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages.
-
-    Raises:
-        PluginError: a norm kind has no section in norm-kinds.md.
-    """
+    """Add the generated pages."""
     pages = {_uri(analysis): analysis_page(analysis) for analysis in ALL}
     pages["analyses/index.md"] = analyses_index()
     pages["architectures.md"] = architectures()
@@ -61,10 +50,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["changelog.md"] = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     for uri, content in pages.items():
         files.append(File.generated(config, uri, content=content))
-    described = (ROOT / "docs" / "norm-kinds.md").read_text(encoding="utf-8")
-    missing = [kind.value for kind in NormKind if f"(`{kind.value}`)" not in described]
-    if missing:
-        raise PluginError(f"docs/norm-kinds.md has no section on: {', '.join(missing)}")
     return files
 
 
@@ -76,17 +61,16 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 def analyses_index() -> str:
     """The table of all analyses."""
     rows = [
-        (f"[`{a.name}`]({a.name}.md)", _escape(a.question), _escape(SUBJECT[a.runs_on]))
-        for a in ALL
+        (f"[`{a.name}`]({a.name}.md)", escape(a.question), escape(SUBJECT[a.runs_on])) for a in ALL
     ]
-    return f"# Analyses\n\n{_table(('Analysis', 'Question', 'Runs on'), rows)}\n"
+    return f"# Analyses\n\n{table(('Analysis', 'Question', 'Runs on'), rows)}\n"
 
 
 def analysis_page(analysis: Analysis) -> str:
     """One analysis: question, reading, parameters, tables, sources."""
     parts = [
-        f"# {_escape(analysis.title)}",
-        f"*{_escape(analysis.question)}*",
+        f"# {escape(analysis.title)}",
+        f"*{escape(analysis.question)}*",
         f"`{analysis.name}` runs on {SUBJECT[analysis.runs_on]} and {STYLE[analysis.style]}. "
         f"Version {analysis.version}: stored results of other versions are not reused.",
         analysis.explanation,
@@ -115,32 +99,14 @@ def command_line() -> str:
 
 
 def architectures() -> str:
-    """The table of architectures, as ``make architectures`` last wrote it.
-
-    Raises:
-        PluginError: the file is missing.
-    """
-    path = ROOT / "docs" / "architectures.json"
-    if not path.is_file():
-        raise PluginError("docs/architectures.json is missing; run make architectures")
-    table = json.loads(path.read_text(encoding="utf-8"))
-    cells = [cell for row in table["rows"].values() for cell in row.values()]
-    reasons = list(dict.fromkeys(cell for cell in cells if cell not in OUTCOMES))
-    marks = {reason: f"({number})" for number, reason in enumerate(reasons, start=1)}
-    rows = []
-    for name, row in table["rows"].items():
-        outcomes = (row.get(column, "not run") for column in table["columns"])
-        rows.append((f"`{name}`", *(marks.get(outcome, outcome) for outcome in outcomes)))
-    versions = ", ".join(f"{name} {version}" for name, version in table["versions"].items())
-    parts = [
+    """The table of architectures, as ``make tables`` last wrote it."""
+    parts = (
         "# Architectures",
         "Every cell is the outcome of tests on a tiny random model of that architecture, with all "
         "parameters drawn at random and an unusual `eps`. A number stands for the reason why "
         "something does not apply.",
-        _table(("Architecture", *map(_escape, table["columns"])), rows),
-        *(f"{mark} {_escape(reason)}" for reason, mark in marks.items()),
-        f"Measured on {table['date']} with {_escape(versions)}: `make architectures`.",
-    ]
+        outcomes("architectures.json", "Architecture"),
+    )
     return "\n\n".join(parts) + "\n"
 
 
@@ -153,10 +119,10 @@ def _parameters(analysis: Analysis) -> str:
     if not fields:
         return "None."
     rows = [
-        (f"`{name}`", _kind(field), f"`{field.get('default')!r}`", _escape(field["description"]))
+        (f"`{name}`", _kind(field), f"`{field.get('default')!r}`", escape(field["description"]))
         for name, field in fields.items()
     ]
-    return _table(("Parameter", "Type", "Default", "Meaning"), rows)
+    return table(("Parameter", "Type", "Default", "Meaning"), rows)
 
 
 def _kind(field: dict[str, Any]) -> str:
@@ -176,27 +142,15 @@ def _kind(field: dict[str, Any]) -> str:
 
 
 def _schema(schema: TableSchema) -> tuple[str, str, str]:
-    rows = [
-        (f"`{c.name}`", f"`{c.dtype}`", _escape(c.unit), _escape(c.doc)) for c in schema.columns
-    ]
-    table = _table(("Column", "Type", "Unit", "Meaning"), rows)
-    return f"### `{schema.name}`", _escape(schema.doc), table
+    rows = [(f"`{c.name}`", f"`{c.dtype}`", escape(c.unit), escape(c.doc)) for c in schema.columns]
+    columns = table(("Column", "Type", "Unit", "Meaning"), rows)
+    return f"### `{schema.name}`", escape(schema.doc), columns
 
 
 def _citation(citation: Citation) -> str:
-    place = f", {_escape(citation.place)}" if citation.place else ""
+    place = f", {escape(citation.place)}" if citation.place else ""
     if ARXIV.fullmatch(citation.identifier):
         link = f"[arXiv:{citation.identifier}](https://arxiv.org/abs/{citation.identifier})"
     else:
         link = f"<{citation.identifier}>"
-    return f"{_escape(citation.reference)}, {link}{place}"
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _escape(text: str) -> str:
-    """Plain text as Markdown that renders as that text, in table cells too."""
-    return re.sub(r"([\\`*_{}\[\]|#])", r"\\\1", html.escape(text, quote=False))
+    return f"{escape(citation.reference)}, {link}{place}"

@@ -97,13 +97,20 @@ def provenance(
 
 
 def scale_kind(lens: Lens) -> str:
-    """``live``, ``scale_free`` or ``mixed``, over all sites; ``opaque`` if any is unknown."""
+    """What the norms of a model divide tokens by, over all sites.
+
+    ``live``: a statistic of the token; ``scale_free``: constants; ``elementwise``: nothing,
+    each element is bent by itself; ``mixed``; ``opaque`` if any is unknown.
+    """
     kinds = {site.spec.kind for site in lens.sites}
     if NormKind.OPAQUE in kinds:
         return "opaque"
-    if all(kind.linear for kind in kinds):
-        return "scale_free"
-    return "mixed" if any(kind.linear for kind in kinds) else "live"
+    found = {_divides_by(kind) for kind in kinds}
+    return found.pop() if len(found) == 1 else "mixed" if found else "scale_free"
+
+
+def _divides_by(kind: NormKind) -> str:
+    return "live" if kind.has_live_scale else "scale_free" if kind.linear else "elementwise"
 
 
 def _sites(lens: Lens) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -21,6 +22,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from tests.decoder.tiny_decoders import LLAMA_LIKE as DECODER_LIKE_LLAMA
+from tests.decoder.tiny_decoders import RMS_NORM, tiny_decoder
 from tests.tiny import EPS, VOCABULARY, randomise
 
 WIDTH, HEADS, HEAD_WIDTH, POSITIONS = 32, 4, 8, 64
@@ -274,5 +277,13 @@ ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {
     "glm4": Tiny("glm4", {**RMS, **HEAD_DIM, "rope_parameters": rope(500.0, 0.5)}),
     "bert": Tiny("bert", ENCODER, AutoModelForMaskedLM),
     "bert-encoder": Tiny("bert", ENCODER, AutoModel),
+    "decoder": partial(tiny_decoder, "pre"),
+    "decoder-sandwich-qk": partial(
+        tiny_decoder, "sandwich", norm=RMS_NORM, qk_norm=RMS_NORM, **DECODER_LIKE_LLAMA
+    ),
+    "decoder-post": partial(tiny_decoder, "post"),
+    "decoder-hybrid": partial(tiny_decoder, "hybrid"),
+    "decoder-every-linear": partial(tiny_decoder, "every_linear", branch_scale=0.6),
+    "decoder-ngpt": partial(tiny_decoder, "ngpt", norm=RMS_NORM, qk_norm=RMS_NORM),
 }
 """A maker per architecture; some families come in several layouts."""

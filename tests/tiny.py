@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from normlens.norms import DyT, FixedScale
+from normlens.norms import FixedScale, NormModule
 from normlens.resources import data_path
 
 VOCABULARY = 4096
@@ -113,9 +113,7 @@ def randomise(model: ModelT, seed: int) -> ModelT:
 def _is_norm(module: nn.Module) -> bool:
     name = type(module).__name__
     return (
-        isinstance(module, (nn.LayerNorm, FixedScale, DyT))
-        or "RMSNorm" in name
-        or "LayerNorm" in name
+        isinstance(module, (nn.LayerNorm, NormModule)) or "RMSNorm" in name or "LayerNorm" in name
     )
 
 

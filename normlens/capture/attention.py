@@ -3,11 +3,12 @@
 1. A hook before and one after the attention module of every block say which block runs.
 2. Meanwhile every torch call passes a :class:`torch.overrides.TorchFunctionMode`, which sees
    the one that turns queries and keys, or logits, into attention: the fused kernel of
-   ``scaled_dot_product_attention``, or a softmax where a model writes attention out. The call
-   itself is made as it would be, so the model computes the same bits as without.
+   ``scaled_dot_product_attention``, a softmax where a model writes attention out, or one of the
+   composed decoder's attention normalizers. The call itself is made as it would be, so the
+   model computes the same bits as without.
 3. From the call's arguments the logits are computed again (or taken, where they are its
    arguments) for some rows and heads at a time, never for some of the queries, and handed to
-   ``watch`` with their softmax.
+   ``watch`` with the weights that the model makes of them.
 
 A mode belongs to one thread and ends with its block: neither the model, its config nor
 transformers is changed.
@@ -30,6 +31,7 @@ from normlens.capture.attention_source import Explicit, Fused, Source
 from normlens.capture.points import Point
 from normlens.capture.tree import Tree
 from normlens.catalog.declaration import Need
+from normlens.decoder.attention_weights import relu_mean, softplus_l1
 from normlens.errors import HookMismatch
 from normlens.hooks import Hook, hooked
 from normlens.models.families import family_of
@@ -40,6 +42,8 @@ CHUNK_BYTES_CPU = 2**22
 CHUNK_BYTES_ACCELERATOR = 2**26
 
 SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+
+OTHER_RULES = (softplus_l1, relu_mean)
 
 Watch = Callable[[Point, Any], Mapping[str, Tensor]]
 
@@ -54,8 +58,10 @@ class AttentionChunk:
         heads: which query heads.
         logits: ``[row head query key]``: scaled (and soft-capped) dot products, at least
             float32; ``-inf`` where the key is not visible.
-        probabilities: their softmax; 0 where the key is not visible, NaN in the row of a query
-            that sees no key.
+        probabilities: the weights that the model makes of them; 0 where the key is not
+            visible. Softmax leaves NaN in the row of a query that sees no key. Weights of
+            ReLU attention need not add up to 1.
+        softmax: whether they are the softmax of the logits.
         visible: ``[row 1 query key]``.
         causal: whether each query is known to see itself and everything before it, and no more.
         keys: number of visible keys, ``[row 1 query]``.
@@ -72,6 +78,7 @@ class AttentionChunk:
     heads: slice
     logits: Float[Tensor, "row head query key"]
     probabilities: Float[Tensor, "row head query key"]
+    softmax: bool
     visible: Bool[Tensor, "row one query key"]
     causal: bool
     keys: Int[Tensor, "row one query"]
@@ -99,7 +106,8 @@ def recording_attention(
 
     Raises:
         HookMismatch: the attention of a block did not run exactly once, or is neither
-            ``scaled_dot_product_attention`` nor a softmax over ``[batch head query key]``.
+            ``scaled_dot_product_attention`` nor a softmax, or a normalizer of the composed
+            decoder, over ``[batch head query key]``.
     """
     attention = family_of(tree.lens.model).attention
     recorder = _Recorder(tree.lens.model.dtype, watch, into)
@@ -138,6 +146,8 @@ class _Recorder(TorchFunctionMode):
                 self._record(self.point, Fused.of_call(output, *args, **kwargs))
             elif func in SOFTMAX and args[0].ndim == 4:
                 self._record(self.point, Explicit.of_call(output, args[0], self._dtype))
+            elif func in OTHER_RULES:
+                self._record(self.point, Explicit.of_rule(func, output, *args, **kwargs))
         return output
 
     def leave(self) -> None:
@@ -180,7 +190,7 @@ def chunk_size(rows: int, heads: int, pairs: int, on: Tensor) -> tuple[int, int]
 
 def _chunk(layer: int, source: Source, rows: slice, heads: slice) -> AttentionChunk:
     logits = source.logits(rows, heads)
-    probabilities = torch.softmax(logits, -1)
+    probabilities = source.weights(rows, logits)
     query, key = source.vectors(rows, heads) or (None, None)
     return AttentionChunk(
         layer=layer,
@@ -188,6 +198,7 @@ def _chunk(layer: int, source: Source, rows: slice, heads: slice) -> AttentionCh
         heads=heads,
         logits=logits,
         probabilities=probabilities,
+        softmax=source.softmax,
         visible=source.visible(rows),
         causal=source.causal,
         keys=source.keys_seen(rows),

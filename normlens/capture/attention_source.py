@@ -1,13 +1,14 @@
 """Where attention logits come from: the arguments of the call that turns them into weights.
 
-Both kinds of call give, for some sequences of the batch (``rows``) and query heads, the
-logits ``[row head query key]`` in a tensor of their own, which keys are visible, the queries
-and keys where they were handed over, and a residual: how far the last query's probabilities
-are from what the model computed.
+Every kind of call gives, for some sequences of the batch (``rows``) and query heads, the
+logits ``[row head query key]`` in a tensor of their own, the weights that the model makes of
+them, which keys are visible, the queries and keys where they were handed over, and a
+residual: how far the last query's weights are from what the model computed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,7 @@ class Fused:
     counts: Int[Tensor, "row_or_1 1 query"]
     scale: float
     causal: bool
+    softmax = True
 
     @staticmethod
     def of_call(
@@ -112,6 +114,12 @@ class Fused:
         every = self.bias.expand(self.shape[0], self.shape[1], -1, -1)
         return found.add_(every[rows, heads])
 
+    def weights(
+        self, rows: slice, logits: Float[Tensor, "row head query key"]
+    ) -> Float[Tensor, "row head query key"]:
+        """Softmax of the logits of these rows."""
+        return torch.softmax(logits, -1)
+
     def vectors(self, rows: slice, heads: slice) -> tuple[Tensor, Tensor]:
         """Queries and keys ``[row head pos d_head]``, at least float32."""
         wide = torch.promote_types(self.query.dtype, torch.float32)
@@ -138,17 +146,19 @@ class Fused:
 
 @dataclass(frozen=True, eq=False)
 class Explicit:
-    """Attention written out: the model's own logits, as it gives them to softmax.
+    """Attention written out: the model's own logits, as it gives them to softmax or another rule.
 
     Hidden keys are those whose logit is near the lowest number of the model's dtype, which
-    is how such models mask. The residual is ``max|p - p_model|`` over keys.
+    is how models that use softmax mask; another rule is told them. The residual is
+    ``max|p - p_model|`` over keys.
 
     Attributes:
         scores: ``[row head query key]`` with masks, biases and caps applied.
-        output: their softmax.
+        output: the weights the model made of them.
         hidden: ``-inf`` where a key is hidden and 0 elsewhere, at least float32.
         shown: ``[row 1 query key]``.
         counts: its sum over keys.
+        rule: makes weights of logits and visible keys; None for softmax.
     """
 
     scores: Float[Tensor, "row head query key"]
@@ -156,6 +166,16 @@ class Explicit:
     hidden: Float[Tensor, "row 1 query key"]
     shown: Bool[Tensor, "row 1 query key"]
     counts: Int[Tensor, "row 1 query"]
+    rule: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    @staticmethod
+    def of_rule(
+        rule: Callable[[Tensor, Tensor], Tensor], output: Tensor, scores: Tensor, visible: Tensor
+    ) -> Explicit:
+        """From a call of an attention normalizer of :mod:`normlens.decoder`."""
+        shown = visible.expand(scores.shape[0], -1, -1, -1)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        return Explicit(scores, output, hiding(shown, wide), shown, shown.sum(-1), rule)
 
     @staticmethod
     def of_call(output: Tensor, scores: Tensor, dtype: torch.dtype) -> Explicit:
@@ -164,6 +184,11 @@ class Explicit:
         shown = (scores > torch.finfo(dtype).min / 2).any(1, keepdim=True)
         wide = torch.promote_types(scores.dtype, torch.float32)
         return Explicit(scores, output, hiding(shown, wide), shown, shown.sum(-1))
+
+    @property
+    def softmax(self) -> bool:
+        """Whether the weights are the softmax of the logits."""
+        return self.rule is None
 
     @property
     def causal(self) -> bool:
@@ -187,6 +212,14 @@ class Explicit:
     def logits(self, rows: slice, heads: slice) -> Float[Tensor, "row head query key"]:
         """At least float32; ``-inf`` where a key is hidden."""
         return self.scores[rows, heads] + self.hidden[rows]
+
+    def weights(
+        self, rows: slice, logits: Float[Tensor, "row head query key"]
+    ) -> Float[Tensor, "row head query key"]:
+        """What the model makes of the logits of these rows."""
+        if self.rule is None:
+            return torch.softmax(logits, -1)
+        return self.rule(logits, self.visible(rows))
 
     def vectors(self, rows: slice, heads: slice) -> None:
         """None: only their products are handed over."""

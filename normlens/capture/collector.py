@@ -9,11 +9,11 @@ from torch import Tensor
 
 from normlens.capture.protocol import Components, ComponentWeights
 from normlens.hooks import Hook
+from normlens.models.affine import site_affine
 from normlens.models.components import ComponentView
 from normlens.models.components_read import split_embeddings
 from normlens.models.components_view import PostAttention
 from normlens.models.lens import Lens, Role
-from normlens.models.parameters import gain_and_bias
 
 EMBEDDINGS = ("embed", "pos_embed")
 
@@ -91,7 +91,7 @@ class _Times:
 def component_weights(view: ComponentView, lens: Lens) -> ComponentWeights:
     """The linear maps of a view and the affine of the final norm, nothing folded."""
     final = next(site for site in lens.sites if site.role is Role.FINAL)
-    gamma, beta = gain_and_bias(lens, final)
+    gamma, beta = site_affine(lens, final)
     after: dict[int, PostAttention] = {
         i: layer.post_attention
         for i, layer in enumerate(view.layers)

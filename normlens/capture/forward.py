@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from normlens.catalog.declaration import Need
 from normlens.hooks import Hook, hooked
 from normlens.models.layout import by_position
 from normlens.models.lens import NormSite
+from normlens.norms import NormSpec, centre, scale_of
 from normlens.text.sequences import Batch
 
 Watch = Callable[[Point, Any], Mapping[str, Tensor]]
@@ -52,11 +53,13 @@ def observe(
     """
     hooks: list[Hook] = []
     moments: dict[str, Tensor] = {}
+    scales: dict[str, Tensor] = {}
     reduced: dict[str, Mapping[str, Tensor]] = {}
     if Need.NORM_MOMENTS in needs:
-        moments = _moment_buffers(tree, batch)
+        moments = _buffers(tree, batch, tree.lens.sites, 2)
+        scales = _buffers(tree, batch, [s for s in tree.lens.sites if scale_is_measured(s.spec)])
         for site in tree.lens.sites:
-            record = _RecordMoments(site, moments[site.label])
+            record = _RecordMoments(site, moments[site.label], scales.get(site.label))
             hooks.append(Hook(tree.site_module(site), "input", record, site.label))
     for need in sorted(needs):
         for place in places(tree, need):
@@ -75,7 +78,8 @@ def observe(
         if Need.ATTENTION in needs:
             stack.enter_context(recording_attention(tree, watch, reduced))
         logits = run_model(tree, batch, logits=Need.LOGITS in needs)
-    return Observed(moments, logits, collector.components() if collector else None, reduced)
+    components = collector.components() if collector else None
+    return Observed(moments, scales, logits, components, reduced)
 
 
 def input_moments(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "2 ..."]:
@@ -86,13 +90,24 @@ def input_moments(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "2 ..."]:
     return torch.stack([mean, (x - mean[..., None]).square_().mean(-1)])
 
 
-def _moment_buffers(tree: Tree, batch: Batch) -> dict[str, Tensor]:
+def scale_is_measured(spec: NormSpec) -> bool:
+    """Whether a live scale can only be had from the whole input, not from its two moments."""
+    return spec.kind.has_live_scale and not spec.kind.quadratic
+
+
+def measured_scale(spec: NormSpec, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch"]:
+    """The scale of a norm on its input, at least float32, by the definition of its kind."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return scale_of(spec, centre(spec, wide))[..., 0]
+
+
+def _buffers(tree: Tree, batch: Batch, sites: Sequence[NormSite], *lead: int) -> dict[str, Tensor]:
     # Allocated before the pass: small tensors made during it would split the gaps that
     # activations leave, and the heap would grow by an activation per site.
     dtype = torch.promote_types(tree.lens.model.dtype, torch.float32)
-    sites = tree.lens.sites
     shapes = [
-        (2, *batch.ids.shape, *((site.heads,) if site.layout.per_head else ())) for site in sites
+        (*lead, *batch.ids.shape, *((site.heads,) if site.layout.per_head else ()))
+        for site in sites
     ]
     sizes = [math.prod(shape) for shape in shapes]
     parts = torch.empty(sum(sizes), dtype=dtype, device=batch.ids.device).split(sizes)
@@ -105,10 +120,14 @@ def _moment_buffers(tree: Tree, batch: Batch) -> dict[str, Tensor]:
 class _RecordMoments:
     site: NormSite
     into: Tensor
+    scale_into: Tensor | None
 
     def __call__(self, x: Tensor) -> None:
         batch, pos = self.into.shape[1:3]
         self.into.copy_(by_position(self.site, input_moments(x), batch, pos))
+        if self.scale_into is not None:
+            scale = measured_scale(self.site.spec, x)
+            self.scale_into.copy_(by_position(self.site, scale, batch, pos))
 
 
 @dataclass(frozen=True)

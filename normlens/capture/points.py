@@ -23,8 +23,8 @@ class Point:
             ``i`` is the input of block ``i``, the last one the output of the last block,
             before the final norm. None outside blocks.
         name: unique among the points of a pass: ``residual.3``, ``norm.3.pre_attn``,
-            ``attention.3``.
-        site: the norm, for its output.
+            ``norm_input.3.pre_attn``, ``attention.3``.
+        site: the norm, for its input or output.
     """
 
     need: Need
@@ -48,7 +48,9 @@ def places(tree: Tree, need: Need) -> Sequence[Place]:
         case Need.RESIDUAL:
             return tuple(_residual(tree))
         case Need.NORM_OUTPUT:
-            return tuple(_norm_outputs(tree))
+            return tuple(_norms(tree, need, "output"))
+        case Need.NORM_INPUT:
+            return tuple(_norms(tree, need, "input"))
         case _:
             return ()
 
@@ -66,7 +68,8 @@ def _residual(tree: Tree) -> Iterator[Place]:
     yield Place(after, blocks[-1], "output")
 
 
-def _norm_outputs(tree: Tree) -> Iterator[Place]:
+def _norms(tree: Tree, need: Need, where: Literal["input", "output"]) -> Iterator[Place]:
+    prefix = "norm" if need is Need.NORM_OUTPUT else "norm_input"
     for site in tree.lens.sites:
-        point = Point(Need.NORM_OUTPUT, site.layer, f"norm.{site.label}", site)
-        yield Place(point, tree.site_module(site), "output")
+        point = Point(need, site.layer, f"{prefix}.{site.label}", site)
+        yield Place(point, tree.site_module(site), where)

@@ -80,12 +80,15 @@ class Observed:
         norm_moments: site label -> ``[2 batch pos]``, or ``[2 batch pos head]`` where the
             norm sees each head by itself: mean and biased variance of the norm's input
             over its width, float32 or wider.
+        norm_scales: likewise one value per token (and head), of every site whose live scale
+            is no function of ``mean(centred**2)`` (L1, CRMS): that scale.
         logits: ``[batch pos vocab]`` in the model's dtype, or None.
         components: or None.
         reduced: point name -> what the analysis's ``reduce`` returned there.
     """
 
     norm_moments: Mapping[str, Float[Tensor, "2 batch pos *head"]] = field(default_factory=dict)
+    norm_scales: Mapping[str, Float[Tensor, "batch pos *head"]] = field(default_factory=dict)
     logits: Tensor | None = None
     components: Components | None = None
     reduced: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)

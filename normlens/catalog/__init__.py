@@ -6,6 +6,7 @@ import difflib
 
 from normlens.catalog.attention_entropy import ATTENTION_ENTROPY
 from normlens.catalog.branches import BRANCHES
+from normlens.catalog.curves import CURVES
 from normlens.catalog.declaration import Analysis, Citation, Need
 from normlens.catalog.divergence import DIVERGENCE
 from normlens.catalog.freeze_sweep import FREEZE_SWEEP
@@ -23,6 +24,7 @@ ALL: tuple[Analysis, ...] = (
     OUTPUT,
     DIVERGENCE,
     SCALE,
+    CURVES,
     FREEZE_SWEEP,
     RESIDUAL,
     BRANCHES,

@@ -21,6 +21,8 @@ class Need(StrEnum):
     """Head inputs of the output projection, MLP outputs, embeddings, final residual."""
     RESIDUAL = "residual"
     """Reduced where it is met: the residual stream before every block and after the last."""
+    NORM_INPUT = "norm_input"
+    """Reduced where it is met: the input of every norm."""
     NORM_OUTPUT = "norm_output"
     """Reduced where it is met: the output of every norm, gain and bias included."""
     ATTENTION = "attention"

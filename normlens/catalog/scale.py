@@ -24,8 +24,9 @@ SCALE = Analysis(
     title="Scale of every norm",
     question="By what does each norm divide its tokens, and how much does that vary?",
     explanation=(
-        "The scale is the norm's denominator, `sqrt(var(x) + eps)` for LayerNorm and "
-        "`sqrt(mean(x**2) + eps)` for RMSNorm, one number per token and site. Its spread is the "
+        "The scale is the norm's denominator, `sqrt(var(x) + eps)` for LayerNorm, "
+        "`sqrt(mean(x**2) + eps)` for RMSNorm, an L2 or L1 norm for the kinds that divide by one: "
+        "one number per token and site. Elementwise kinds have none. Its spread is the "
         "coefficient of variation `sd/mean` over tokens. The first token of every sequence is "
         "apart, padding never counts. A norm on queries or keys that sees each head by itself has "
         "one scale per head and token, and each counts. At scale-free sites the table gives the "
@@ -62,7 +63,9 @@ SCALE = Analysis(
                 measure("maximum", "residual units", "largest"),
                 measure("ones_share", "1", "mean share of the input along the ones direction"),
                 measure(
-                    "applied_scale", "residual units", "the constant a scale-free site divides by"
+                    "applied_scale",
+                    "residual units",
+                    "the constant a scale-free site divides by (mean over positions)",
                 ),
             ),
         ),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from normlens import __version__
-from normlens.cli import compare, inspect, run, show, train
+from normlens.cli import compare, convert, family, inspect, remove_norm, run, show, train
 from normlens.errors import NormlensError
 
 INTERRUPTED = 130
@@ -29,7 +29,10 @@ inspect.register(app)
 run.register(app)
 compare.register(app)
 show.register(app)
+convert.register(app)
 train.register(app)
+remove_norm.register(app)
+family.register(app)
 
 
 def run_command(arguments: Sequence[str]) -> int:

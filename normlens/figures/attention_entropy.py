@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.attention_traces import (
+    ceiling_line,
+    depth_line,
+    distinct_ceilings,
+    head_points,
+    rest_line,
+)
 from normlens.figures.frame import (
     finish,
     models_with_data,
@@ -99,14 +103,14 @@ def by_depth(result: Result) -> go.Figure:
         frame = frame[frame["group"] == "rest"]
         shift = 0.0 if len(models) == 1 else 0.3 * (index / (len(models) - 1) - 0.5)
         look = looks[model]
-        figure.add_trace(_points(frame, look, shift), 1, 1)
+        figure.add_trace(head_points(frame, look, shift), 1, 1)
         means = frame.groupby("layer")[["normalised", "entropy", "rest_entropy", "ceiling"]].mean()
-        figure.add_trace(_line(means["normalised"], look, look.label, "%{y:.1%}"), 1, 1)
-        figure.add_trace(_line(means["entropy"], look, look.label, "%{y:.4g} nats"), 2, 1)
-        figure.add_trace(_rest(means["rest_entropy"], look), 2, 1)
+        figure.add_trace(depth_line(means["normalised"], look, look.label, "%{y:.1%}"), 1, 1)
+        figure.add_trace(depth_line(means["entropy"], look, look.label, "%{y:.4g} nats"), 2, 1)
+        figure.add_trace(rest_line(means["rest_entropy"], look), 2, 1)
         ceilings.append(means["ceiling"])
-    for index, ceiling in enumerate(_distinct(ceilings)):
-        figure.add_trace(_ceiling(ceiling, first=index == 0), 2, 1)
+    for index, ceiling in enumerate(distinct_ceilings(ceilings)):
+        figure.add_trace(ceiling_line(ceiling, first=index == 0), 2, 1)
     stack_legend_once(figure)
     panel_titles(figure, titles)
     depth = max((side(rows(result, "heads", m)["layer"]) for m in models), default=1)
@@ -191,64 +195,3 @@ def _bar(result: Result, models: list[str], mode: str, quarter: str, colour: str
 
 def _of_quarter(frame: pd.DataFrame, mode: str, quarter: str) -> pd.DataFrame:
     return frame[(frame["mode"] == mode) & (frame["quarter"] == quarter)]
-
-
-def _points(frame: pd.DataFrame, look: theme.Identity, shift: float) -> go.Scatter:
-    # A fixed sequence instead of random jitter: equal results draw equal figures.
-    jitter = (np.arange(len(frame)) * 0.618034 % 1 - 0.5) * 0.16
-    return go.Scatter(
-        x=frame["layer"].to_numpy(float) + shift + jitter,
-        y=frame["normalised"].to_numpy(float),
-        mode="markers",
-        name=look.label,
-        legendgroup=look.model,
-        showlegend=False,
-        marker={"color": look.colour, "size": 5, "opacity": 0.4},
-        customdata=frame[["layer", "head", "first_mass"]].to_numpy(float),
-        hovertemplate=(
-            "L%{customdata[0]}.H%{customdata[1]} · %{fullData.name}<br>%{y:.1%}"
-            "<br>on the first token %{customdata[2]:.1%}<extra></extra>"
-        ),
-    )
-
-
-def _line(mean: pd.Series, look: theme.Identity, name: str, shown: str) -> go.Scatter:
-    return go.Scatter(
-        x=mean.index.to_numpy(float),
-        y=mean.to_numpy(float),
-        mode="lines+markers",
-        name=name,
-        legendgroup=look.model,
-        line={"color": look.colour, "width": 2, "dash": look.dash},
-        marker={"symbol": look.symbol, "size": 8},
-        hovertemplate=f"layer %{{x}} · %{{fullData.name}}<br>{shown}<extra></extra>",
-    )
-
-
-def _rest(mean: pd.Series, look: theme.Identity) -> go.Scatter:
-    name = f"{look.label}: without sink"
-    line = _line(mean, look, name, "%{y:.4g} nats")
-    style: dict[str, Any] = {"symbol": f"{look.symbol}-open", "line": {"width": 1.5}}
-    return line.update(legendgroup=f"{look.model} rest", line={"width": 1}, marker=style)
-
-
-def _distinct(ceilings: list[pd.Series]) -> list[pd.Series]:
-    """Ceilings that differ; models that read the same text in the same way share one."""
-    kept: list[pd.Series] = []
-    for ceiling in ceilings:
-        if not any(ceiling.equals(other) for other in kept):
-            kept.append(ceiling)
-    return kept
-
-
-def _ceiling(ceiling: pd.Series, *, first: bool) -> go.Scatter:
-    return go.Scatter(
-        x=ceiling.index.to_numpy(float),
-        y=ceiling.to_numpy(float),
-        mode="lines",
-        name="ceiling",
-        legendgroup="ceiling",
-        showlegend=first,
-        line={"color": theme.NOT_APPLICABLE, "width": 1.5, "dash": "dot"},
-        hovertemplate="layer %{x}<br>ceiling %{y:.4g} nats<extra></extra>",
-    )

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.divergence_classes import PARTITIONS, class_panels, panels_height
 from normlens.figures.frame import (
     asymmetric_error,
     dodge,
@@ -17,11 +18,9 @@ from normlens.figures.frame import (
     models_with_data,
     panel_titles,
     rows,
-    stack_legend_once,
     tokens_note,
 )
 from normlens.figures.limits import SymmetricLog
-from normlens.figures.tokens import escape
 from normlens.results import Result
 
 _QUANTITIES = {
@@ -30,11 +29,6 @@ _QUANTITIES = {
     "kl_reference_model": "KL(reference ‖ model)",
     "agreement": "same most probable token (share)",
     "delta_loss": "loss minus the reference's",
-}
-_PARTITIONS = {
-    "kind": "by kind of the predicted token",
-    "context": "by what stands earlier in the sequence",
-    "frequency": "by frequency of the token in this text",
 }
 _LOSS_AXIS = SymmetricLog(linear=1e-2)
 _ROW = 26
@@ -77,26 +71,26 @@ def summary(result: Result) -> go.Figure:
 
 def by_class(result: Result) -> go.Figure:
     """Jensen-Shannon divergence by class of the predicted token."""
-    figure = _by_class(result, "jsd", None)
+    figure = class_panels(result, "jsd", None)
     figure.update_xaxes(rangemode="tozero")
-    figure.update_xaxes(title_text="JSD (nats)", row=len(_PARTITIONS), col=1)
+    figure.update_xaxes(title_text="JSD (nats)", row=len(PARTITIONS), col=1)
     return finish(
         figure,
         result,
         "classes",
         title=f"Divergence from {_reference(result)} by class of the next token (JSD, nats)",
         notes=(tokens_note(result, "summary", group="all"), "95 % intervals"),
-        height=_height(result),
+        height=panels_height(result),
     )
 
 
 def loss_by_class(result: Result) -> go.Figure:
     """Loss difference by class of the predicted token."""
-    figure = _by_class(result, "delta_loss", _LOSS_AXIS)
+    figure = class_panels(result, "delta_loss", _LOSS_AXIS)
     frames = [rows(result, "classes", m) for m in models_with_data(result, "classes")]
     shown = [v for f in frames for c in ("", "_low", "_high") for v in f[f"delta_loss{c}"]]
     figure.update_xaxes(**_decades(shown), zeroline=True, zerolinewidth=2)
-    figure.update_xaxes(title_text="nats/token", row=len(_PARTITIONS), col=1)
+    figure.update_xaxes(title_text="nats/token", row=len(PARTITIONS), col=1)
     return finish(
         figure,
         result,
@@ -106,7 +100,7 @@ def loss_by_class(result: Result) -> go.Figure:
             tokens_note(result, "summary", group="all"),
             "95 % paired intervals; logarithmic in both directions, linear below 0.01",
         ),
-        height=_height(result),
+        height=panels_height(result),
     )
 
 
@@ -172,88 +166,6 @@ def _reference(result: Result) -> str:
     """Its name, or the word where models were set against different ones."""
     names = {str(origin.get("reference")) for origin in result.provenance.values()}
     return names.pop() if len(names) == 1 else "the reference"
-
-
-def _by_class(result: Result, column: str, axis: SymmetricLog | None) -> go.Figure:
-    frames = {m: rows(result, "classes", m) for m in models_with_data(result, "classes")}
-    titles = tuple(_PARTITIONS.values())
-    classes = [_classes(frames, partition) for partition in _PARTITIONS]
-    figure = make_subplots(
-        rows=len(titles),
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=0.07,
-        row_heights=[max(1, len(names)) for names in classes],
-        subplot_titles=titles,
-    )
-    looks = theme.of_result(result)
-    for row, (partition, names) in enumerate(zip(_PARTITIONS, classes, strict=True), start=1):
-        for model, frame in frames.items():
-            part = frame[frame["partition"] == partition]
-            bars = _bars(part, column, names, looks[model], axis)
-            figure.add_trace(bars, row=row, col=1)
-        figure.update_yaxes(
-            tickmode="array",
-            tickvals=list(range(len(names))),
-            ticktext=[escape(name) for name in names],
-            range=[len(names) - 0.5, -0.5],
-            showgrid=False,
-            zeroline=False,
-            row=row,
-            col=1,
-        )
-    stack_legend_once(figure)
-    panel_titles(figure, titles)
-    figure.update_layout(barmode="group", bargap=0.3)
-    return figure
-
-
-def _bars(
-    frame: pd.DataFrame,
-    column: str,
-    names: list[str],
-    look: theme.Identity,
-    axis: SymmetricLog | None,
-) -> go.Bar:
-    drawn = frame[[column, f"{column}_low", f"{column}_high"]].astype(float)
-    placed = drawn if axis is None else drawn.apply(axis.position)
-    return go.Bar(
-        orientation="h",
-        x=placed[column].to_numpy(float),
-        y=[names.index(name) for name in frame["token_class"]],
-        name=look.label,
-        legendgroup=look.model,
-        marker={"color": look.colour},
-        error_x=asymmetric_error(
-            placed[column],
-            placed[f"{column}_low"],
-            placed[f"{column}_high"],
-            theme.NOT_APPLICABLE,
-        ),
-        customdata=pd.concat([frame[["token_class", "n", "agreement"]], drawn], axis=1).to_numpy(
-            object
-        ),
-        hovertemplate=(
-            "<b>%{customdata[0]}</b> · %{fullData.name}<br>%{customdata[3]:.4g} "
-            "[%{customdata[4]:.4g}, %{customdata[5]:.4g}] nats<br>same most probable token "
-            "%{customdata[2]:.1%}<br>n = %{customdata[1]:,}<extra></extra>"
-        ),
-    )
-
-
-def _classes(frames: dict[str, pd.DataFrame], partition: str) -> list[str]:
-    """Classes that any model has data for, in the table's order."""
-    found: dict[str, None] = {}
-    for frame in frames.values():
-        found |= dict.fromkeys(frame.loc[frame["partition"] == partition, "token_class"])
-    return list(found)
-
-
-def _height(result: Result) -> int:
-    models = models_with_data(result, "classes")
-    frames = {m: rows(result, "classes", m) for m in models}
-    bars = sum(len(_classes(frames, partition)) for partition in _PARTITIONS)
-    return 130 + bars * (10 + 10 * max(1, len(models)))
 
 
 def _dot(frame: pd.DataFrame, column: str, y: int, look: theme.Identity) -> go.Scatter:

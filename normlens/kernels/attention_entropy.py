@@ -18,14 +18,17 @@ import torch
 from normlens.capture.attention import attention_points
 from normlens.capture.protocol import Context, Finding, Observed, Streaming
 from normlens.capture.state import Reduction, State
+from normlens.errors import NotApplicable
 from normlens.kernels.attention_reduce import Extreme, Sink, Stat, groups_of, reduce_chunk
 from normlens.kernels.attention_summary import summarise
 from normlens.kernels.attention_totals import REPLICATED
 from normlens.models.blocks import block_modules
+from normlens.models.heads import attention_rule
 from normlens.text.sequences import Batch
 
 
 def _init(context: Context) -> State:
+    _refuse_weights_without_a_sum(context)
     layers = len(block_modules(context.lens.model))
     heads = int(context.lens.model.config.num_attention_heads)
     groups = len(groups_of(context))
@@ -42,6 +45,14 @@ def _init(context: Context) -> State:
     state.declare("replicates", torch.zeros(of_sums, dtype=torch.float64))
     state.declare("replicate_sinks", torch.zeros(of_sinks, dtype=torch.float64))
     return state
+
+
+def _refuse_weights_without_a_sum(context: Context) -> None:
+    if attention_rule(context.lens.model) == "relu":
+        raise NotApplicable(
+            f"the attention weights of {context.lens.identity.name} are ReLU of the logits over "
+            "their number: they need not add up to 1, so they have no entropy"
+        )
 
 
 def _update(state: State, batch: Batch, observed: Observed, context: Context) -> None:

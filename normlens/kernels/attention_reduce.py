@@ -5,8 +5,9 @@ With logits z, probabilities p, n visible keys and z* = max z of one query:
     H   = -ln max p - sum_j p_j (z_j - z*)       = -sum_j p_j ln p_j
     Hb  = -a ln a - (1 - a) ln(1 - a)            a: probability of the sequence's first token
 
-The form of H needs no logarithm per pair, and every term of its sum is at most H: no
-cancellation, exact zeros count 0, and NaN stays NaN.
+The first form of H, which holds for softmax, needs no logarithm per pair, and every term of
+its sum is at most H: no cancellation, exact zeros count 0, and NaN stays NaN. Weights of another
+rule take the second form.
 """
 
 from __future__ import annotations
@@ -109,7 +110,10 @@ class PerQuery:
         self.below_square = torch.linalg.vector_norm(below, dim=-1).double().square()
         # In place, since a buffer of this size costs as much as what is done with it.
         inner = below.mul_(probabilities).sum(-1)
-        self.entropy = (-probabilities.amax(-1).log() - inner).double()
+        if chunk.softmax:
+            self.entropy = (-probabilities.amax(-1).log() - inner).double()
+        else:
+            self.entropy = torch.special.entr(probabilities).sum(-1).double()
         first = batch.first[chunk.rows].long().argmax(-1)
         index = first[:, None, None, None].expand(*self.top.shape, 1)
         self.first_mass = probabilities.gather(-1, index)[..., 0].double()

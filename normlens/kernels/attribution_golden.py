@@ -60,7 +60,7 @@ def update(
     last = batch.mask.sum(1) - 1
     targets = batch.ids[sequence, last][:, None]
     chosen = select_positions(components, sequence, last)
-    effects = direct_effects(chosen, weights, read_logits(weights, targets))
+    effects = direct_effects(chosen, weights, read_logits(weights, targets), last[:, None])
     logit = read_from_logits(logits[sequence, last][:, None], targets)
     state.add("conservation", effects.discrepancy(logit).max())
     everything = component_list(weights)

@@ -17,15 +17,21 @@ def weights_in_scope(context: Context) -> ComponentWeights:
     """The component weights of a model whose heads add up to its logits.
 
     Raises:
-        NotApplicable: no component view, or an opaque final norm.
+        NotApplicable: no component view, or a final norm that is opaque or elementwise and
+            no affine map.
     """
     weights = context.weights
     name = context.lens.identity.name
     if weights is None:
         raise NotApplicable(f"{name} has no component view to attribute logits to")
-    if weights.final.spec.kind is NormKind.OPAQUE:
+    kind, path = weights.final.spec.kind, weights.final.path
+    if kind is NormKind.OPAQUE:
+        raise NotApplicable(f"the final norm of {name} ({path}) is opaque: its scale is unknown")
+    if not kind.has_scale:
         raise NotApplicable(
-            f"the final norm of {name} ({weights.final.path}) is opaque: its scale is unknown"
+            f"the final norm of {name} ({path}) is {kind.value}: it bends every element by itself "
+            "and divides by nothing, so with no scale to freeze its output does not split into "
+            "one part per component"
         )
     return weights
 

@@ -10,9 +10,7 @@ norm, ``c`` what a component wrote into it, tildes for centring where the norm c
 
 1. ``c.u`` of a head is ``z . (W_O u)``: each distinct direction is projected once per layer,
    and no head's output ``[batch pos d_model]`` is ever made, nor any vocabulary-sized tensor.
-2. ``scale(r - c)`` needs ``|r~ - c~|**2 = |r~|**2 - 2 r~.c~ + |c~|**2`` alone; for a head that
-   is ``|r~|**2 + z . (G z - 2 W_O r~)`` with the Gram matrix ``G = W_O~ W_O~'``. Components
-   that are vectors (embeddings, MLPs) are subtracted outright.
+2. ``scale(r - c)`` by the way that the kind of the final norm has (:mod:`remaining_scale`).
 3. Scales, DLA and repair are formed in float64 from those scalars. A constant scale gives
    ``1/scale - 1/scale = 0``: DE equals DLA bit for bit.
 
@@ -32,14 +30,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from normlens.capture.collector import EMBEDDINGS
 from normlens.capture.protocol import Components, ComponentWeights
 from normlens.kernels.attribution_attention import attention_terms, has_attention_bias
 from normlens.kernels.readout import Readout, at_least_float32
-from normlens.norms.reference import centre, scale_from_mean_square
+from normlens.kernels.remaining_scale import remaining_scale
+from normlens.norms.reference import centre
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,10 @@ def places(some: Sequence[Component], everything: Sequence[Component]) -> list[i
 
 @torch.no_grad()
 def direct_effects(
-    components: Components, weights: ComponentWeights, readout: Readout
+    components: Components,
+    weights: ComponentWeights,
+    readout: Readout,
+    positions: Int[Tensor, "batch pos"] | None = None,
 ) -> DirectEffects:
     """DLA and exact direct effect of every component at every position.
 
@@ -118,11 +120,12 @@ def direct_effects(
         components: of one forward pass.
         weights: the linear maps behind them, nothing folded.
         readout: what is read at each position.
+        positions: of each token in its sequence; None: they are all of it, in order.
     """
-    spec = weights.final.spec
     shape = components.residual.shape[:2]
-    width = components.residual.shape[2]
-    terms = _Terms(components.residual, weights, readout)
+    if positions is None:
+        positions = torch.arange(shape[1], device=components.residual.device).expand(shape)
+    terms = _Terms(components.residual, weights, readout, positions)
     for embedding in components.embeddings.values():
         terms.add_vector(embedding)
     for layer, mlp in enumerate(components.mlp):
@@ -132,12 +135,8 @@ def direct_effects(
             add = terms.add_constant if attention.bias.ndim == 1 else terms.add_vector
             add(attention.bias)
         terms.add_vector(mlp)
-    along = torch.cat(terms.along)
-    before = scale_from_mean_square(spec, terms.square / width)
-    after = before
-    if spec.kind.has_live_scale:
-        after = scale_from_mean_square(spec, torch.cat(terms.remaining).clamp_min(0.0) / width)
-    repair = (terms.residual_along - along) * (1 / before - 1 / after)
+    along, before = torch.cat(terms.along), terms.scale.intact
+    repair = (terms.residual_along - along) * (1 / before - 1 / torch.cat(terms.after))
     return DirectEffects(
         components=component_list(weights, tuple(components.embeddings)),
         dla=(along / before).unflatten(1, shape),
@@ -148,55 +147,41 @@ def direct_effects(
 
 
 class _Terms:
-    """Collects ``c.u`` and, for a live scale, ``|r~ - c~|**2``: ``[component token]``, float64."""
+    """Collects ``c.u`` and ``scale(r - c)``: ``[component token]``, float64."""
 
     def __init__(
         self,
         residual: Float[Tensor, "batch pos d_model"],
         weights: ComponentWeights,
         readout: Readout,
+        positions: Int[Tensor, "batch pos"],
     ) -> None:
-        self._spec = weights.final.spec
-        self._live = self._spec.kind.has_live_scale
         self.dtype = at_least_float32(residual.dtype)
-        self._r = centre(self._spec, self._flat(residual))
+        flat = self._flat(residual)
+        self.scale = remaining_scale(weights.final.spec, flat, positions.flatten())
         self._row = readout.row.flatten()
         self._vectors = readout.vectors.to(self.dtype)
         self._u = self._vectors[self._row]
-        self.square = _dot(self._r, self._r)
-        self.residual_along = _dot(self._r, self._u)
+        self.residual_along = _dot(centre(weights.final.spec, flat), self._u)
         self.along: list[Tensor] = []
-        self.remaining: list[Tensor] = []
+        self.after: list[Tensor] = []
 
     def add_vector(self, c: Float[Tensor, "batch pos d_model"]) -> None:
         c = self._flat(c)
         self.along.append(_dot(c, self._u)[None])
-        if self._live:
-            rest = self._r - centre(self._spec, c)
-            self.remaining.append(_dot(rest, rest)[None])
+        self.after.append(self.scale.without_vector(c))
 
     def add_constant(self, c: Float[Tensor, " d_model"]) -> None:
         self.along.append((self._vectors @ c).double()[self._row][None])
-        if self._live:
-            c = centre(self._spec, c)
-            change = _dot(c, c) - 2 * (self._r @ c).double()
-            self.remaining.append((self.square + change)[None])
+        self.after.append(self.scale.without_constant(c))
 
     def add_heads(
         self, z: Float[Tensor, "batch pos width"], w_o: Float[Tensor, "head d_head d_model"]
     ) -> None:
         z = self._flat(z)
-        by_head = w_o.shape[:2]
-        outward = w_o.flatten(0, 1).T
-        along = (self._vectors @ outward)[self._row].mul_(z)
-        self.along.append(along.unflatten(1, by_head).sum(-1).double().T)
-        if self._live:
-            centred = centre(self._spec, w_o)
-            gram = centred @ centred.transpose(1, 2)
-            z_by_head = z.unflatten(1, by_head).transpose(0, 1)
-            residual = (self._r @ outward).unflatten(1, by_head).transpose(0, 1)
-            change = torch.baddbmm(residual, z_by_head, gram, beta=-2).mul_(z_by_head)
-            self.remaining.append(self.square + change.sum(-1).double())
+        along = (self._vectors @ w_o.flatten(0, 1).T)[self._row].mul_(z)
+        self.along.append(along.unflatten(1, w_o.shape[:2]).sum(-1).double().T)
+        self.after.append(self.scale.without_heads(z, w_o))
 
     def _flat(self, x: Float[Tensor, "batch pos width"]) -> Float[Tensor, "token width"]:
         return x.flatten(0, 1).to(self.dtype)

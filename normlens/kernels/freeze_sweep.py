@@ -35,7 +35,7 @@ from normlens.hooks import hooked
 from normlens.kernels.freeze_sweep_summary import summarise
 from normlens.kernels.freezing import freeze_hooks, removal_order
 from normlens.kernels.predictions import Reference, Targets, divergence, reference
-from normlens.kernels.token_scale import token_scale
+from normlens.kernels.token_scale import observed_scale
 from normlens.models.lens import Lens, NormSite
 from normlens.norms.spec import NormKind
 from normlens.text.sequences import Batch
@@ -58,8 +58,14 @@ def _run(context: Context, map_shards: MapShards) -> Finding:
 
 def _why_not(lens: Lens) -> str:
     name = lens.identity.name
-    if any(site.spec.kind is NormKind.OPAQUE for site in lens.sites):
+    kinds = {site.spec.kind for site in lens.sites}
+    if NormKind.OPAQUE in kinds:
         return f"no norm of {name} has a known live scale; nothing to freeze"
+    if without := sorted(kind.value for kind in kinds if not kind.linear):
+        return (
+            f"no norm of {name} divides a token by a statistic of itself ({', '.join(without)} "
+            "acts on each element alone); nothing to freeze"
+        )
     return f"every norm of {name} is scale-free already; nothing to freeze"
 
 
@@ -76,8 +82,8 @@ def _mean_scales(lens: Lens, sites: Sites, batch: Batch) -> State:
 
 
 def _live_scales(lens: Lens, sites: Sites, batch: Batch) -> Scales:
-    moments = observe(plain_tree(lens), batch, frozenset({Need.NORM_MOMENTS})).norm_moments
-    return {site: token_scale(site.spec, *moments[site.label]) for site in sites}
+    observed = observe(plain_tree(lens), batch, frozenset({Need.NORM_MOMENTS}))
+    return {site: observed_scale(site, observed) for site in sites}
 
 
 @torch.inference_mode()

@@ -1,8 +1,9 @@
 """Replacing a live scale by another one, in place, in a forward pass.
 
-A norm's output is ``y = beta + gamma * centred / scale``, so with the scale replaced by
-``s`` it is ``beta + (y - beta) * scale / s``: one hook reads the live scale from the
-norm's input, one rescales its output. The module itself is not touched.
+A norm's output is ``y = beta + gamma * centred / scale``, by whatever statistic it divides,
+so with the scale replaced by ``s`` it is ``beta + (y - beta) * scale / s``: one hook reads
+the live scale from the norm's input, one rescales its output. The module itself is not
+touched.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from normlens.capture.forward import input_moments
 from normlens.hooks import Hook
-from normlens.kernels.token_scale import token_scale
+from normlens.kernels.token_scale import input_scale
+from normlens.models.affine import site_affine
 from normlens.models.layout import as_seen
 from normlens.models.lens import Layout, Lens, NormSite, Role
-from normlens.models.parameters import gain_and_bias
 
 REMOVED_FIRST = (Role.PRE_MLP, Role.PRE_ATTN)
 
@@ -51,7 +51,7 @@ def freeze_hooks(
     """
     hooks: list[Hook] = []
     for site, scale in scales.items():
-        _, beta = gain_and_bias(lens, site)
+        _, beta = site_affine(lens, site)
         freeze = _Freeze(site, beta, as_seen(site, scale))
         module = lens.module(site)
         hooks.append(Hook(module, "input", freeze.read, site.label))
@@ -69,8 +69,7 @@ class _Freeze:
         self._live = scale
 
     def read(self, x: Tensor) -> None:
-        mean, variance = input_moments(x)
-        self._live = token_scale(self._spec, mean, variance)
+        self._live = input_scale(self._spec, x)
 
     def rescale(self, y: Tensor) -> Tensor:
         wide = y.to(torch.promote_types(y.dtype, torch.float32))

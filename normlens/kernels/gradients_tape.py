@@ -19,12 +19,11 @@ from torch.nn.functional import cross_entropy
 from normlens.capture.tree import plain_tree, run_model
 from normlens.hooks import Hook, hooked
 from normlens.kernels.alignment import widen
+from normlens.kernels.residual_roles import ON_RESIDUAL
 from normlens.models.blocks import block_modules
 from normlens.models.families import family_of
-from normlens.models.lens import Lens, NormSite, Role
+from normlens.models.lens import Lens, NormSite
 from normlens.text.sequences import Batch
-
-ON_RESIDUAL = (Role.PRE_ATTN, Role.PRE_MLP, Role.POST_ATTN, Role.POST_MLP, Role.FINAL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,14 +166,13 @@ class _Shift:
 def block_parameters(twin: Lens) -> Mapping[tuple[int, str], Sequence[tuple[str, nn.Parameter]]]:
     """Parameters by block and part: ``norms``, ``attention`` or ``mlp`` (all else)."""
     family = family_of(twin.model)
-    norms = {site.path for site in twin.sites}
+    norms = tuple(f"{site.path}." for site in twin.sites)
     parts: dict[tuple[int, str], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in twin.model.named_parameters():
         if not name.startswith(f"{family.blocks}."):
             continue
         index, _, inner = name.removeprefix(f"{family.blocks}.").partition(".")
-        owner = name.rpartition(".")[0]
-        if owner in norms:
+        if name.startswith(norms):
             part = "norms"
         else:
             part = "attention" if inner.startswith(f"{family.attention}.") else "mlp"

@@ -19,12 +19,11 @@ Sources: 2208.07339 section 4 (random control); 2402.17762 section 4 (zero and m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from normlens.capture.forward import observe
@@ -34,13 +33,20 @@ from normlens.capture.state import Reduction, State
 from normlens.capture.tree import plain_tree
 from normlens.catalog.declaration import Need
 from normlens.catalog.outliers import OutliersParameters
-from normlens.kernels.outlier_ablation_summary import Plan, summarise
+from normlens.kernels.outlier_ablation_summary import summarise
+from normlens.kernels.outlier_ablation_sums import (
+    add_chain,
+    add_losses,
+    add_norms,
+    add_sinks,
+    compare,
+)
+from normlens.kernels.outlier_inputs import depth, linear_inputs, residual_width
 from normlens.kernels.outlier_interventions import Variant, variants
-from normlens.kernels.outlier_tables import Statistics
+from normlens.kernels.outlier_plan import Plan
+from normlens.kernels.outlier_statistics import Statistics
 from normlens.kernels.outlier_targets import choose
-from normlens.kernels.outlier_views import depth, linear_inputs, residual_width
 from normlens.kernels.outlier_watch import (
-    QUANTITIES,
     ValueNorms,
     Watching,
     chain,
@@ -145,90 +151,18 @@ def _ablate(plan: Plan, batch: Batch) -> State:
         seen = look(lens, batch, watch, needs, variant.hooks(lens, masks))
         assert seen.logits is not None, "logits were asked for"
         changed = predict(seen.logits, next_tokens).cross_entropy
-        per_sequence.append(_compare(loss, changed, next_tokens, len(batch.index)))
+        per_sequence.append(compare(loss, changed, next_tokens, len(batch.index)))
         norms.append(seen.reduced[last]["norm"])
         if variant.chosen == "outlier" and sinks:
             alphas.append(sink_attention(seen, depth(lens)))
     state = State()
-    _add_losses(state, torch.stack(per_sequence), batch, len(next_tokens.token))
-    _add_norms(state, torch.stack(norms).cpu().double(), batch)
-    _add_sinks(state, alphas, plan, batch)
+    add_losses(state, torch.stack(per_sequence), batch, len(next_tokens.token))
+    add_norms(state, torch.stack(norms).cpu().double(), batch)
+    add_sinks(state, alphas, plan, batch)
     spiked = torch.stack([masks[e] for e in plan.targets.entries]).any(0).cpu()
-    _add_chain(state, along, spiked, batch, depth(lens))
+    add_chain(state, along, spiked, batch, depth(lens))
     state.declare("identity", _identity(plan, batch), Reduction.MAX)
     return state
-
-
-def _compare(
-    intact: Float[Tensor, " token"],
-    changed: Float[Tensor, " token"],
-    tokens: NextTokens,
-    sequences: int,
-) -> Float[Tensor, "3 batch"]:
-    """Count, loss and change of loss, summed per sequence."""
-    delta = changed - intact
-    values = torch.stack([torch.ones_like(changed), changed, delta])
-    return tokens.sum_per_sequence(torch.where(delta.isfinite(), values, 0.0), sequences)
-
-
-def _add_losses(
-    state: State, sums: Float[Tensor, "variant 3 batch"], batch: Batch, predictions: int
-) -> None:
-    n = sums[:, 0].sum(-1).long()
-    state.declare("n", n)
-    state.declare("overflow", predictions - n)
-    state.declare("sums", sums[:, 1:].sum(-1))
-    paired = sums[:, [0, 2]].flatten(0, 1) @ batch.weights.T
-    state.declare("replicates", paired.unflatten(0, (-1, 2)))
-
-
-def _add_norms(state: State, norms: Float[Tensor, "pass batch pos"], batch: Batch) -> None:
-    groups = torch.stack([batch.first, batch.rest]).cpu()
-    counted = groups[:, None] & norms.isfinite()
-    state.declare("norm", torch.where(counted, norms, 0.0).sum((-1, -2)))  # [group pass]
-    state.declare("norm_n", counted.sum((-1, -2)))
-
-
-def _add_sinks(state: State, alphas: Sequence[Tensor], plan: Plan, batch: Batch) -> None:
-    """Per pass: heads that are a sink, attention to the first token; heads; sequences."""
-    passes = 1 + sum(variant.chosen == "outlier" for variant in plan.variants)
-    long = plan.long_enough(batch).cpu()
-    if not alphas:
-        heads = torch.zeros(passes, 3, len(batch.index), dtype=torch.float64)
-    else:
-        alpha = torch.stack(list(alphas)).flatten(2)  # [pass batch layer*head]
-        sink = (alpha > plan.parameters.sink_epsilon).double()
-        ones = torch.ones_like(alpha)
-        heads = torch.stack([ones.sum(-1), sink.sum(-1), alpha.sum(-1)], 1)
-        heads = torch.where(long, heads, 0.0)
-    state.declare("sinks", heads.sum(-1))
-    state.declare("sink_sequences", long.sum())
-    boot = heads.flatten(0, 1) @ batch.weights.T
-    state.declare("sink_replicates", boot.unflatten(0, (passes, 3)))
-
-
-def _add_chain(
-    state: State,
-    along: Mapping[tuple[int, str], Float[Tensor, "batch pos"]],
-    spiked: Tensor,
-    batch: Batch,
-    layers: int,
-) -> None:
-    rest = batch.rest.cpu() & ~spiked
-    total = torch.zeros(layers, len(QUANTITIES), 2, dtype=torch.float64)
-    count = torch.zeros(layers, len(QUANTITIES), 2, dtype=torch.int64)
-    for (layer, quantity), value in along.items():
-        for group, members in enumerate((spiked, rest)):
-            counted = members & value.isfinite()
-            at = layer, QUANTITIES.index(quantity), group
-            total[at] = torch.where(counted, value, 0.0).sum()
-            count[at] = counted.sum()
-    known = torch.zeros(layers, len(QUANTITIES), dtype=torch.int64)
-    for layer, quantity in along:
-        known[layer, QUANTITIES.index(quantity)] = 1
-    state.declare("chain", total)
-    state.declare("chain_n", count)
-    state.declare("chain_known", known, Reduction.MAX)
 
 
 def _identity(plan: Plan, batch: Batch) -> Tensor:

@@ -10,8 +10,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from normlens.hooks import Hook
+from normlens.kernels.outlier_inputs import linear_inputs
 from normlens.kernels.outlier_targets import Entry
-from normlens.kernels.outlier_views import linear_inputs
 from normlens.models.blocks import block_modules
 from normlens.models.lens import Lens
 

@@ -10,9 +10,11 @@ from torch import Tensor
 from normlens.capture.protocol import Context, Finding
 from normlens.capture.state import State
 from normlens.capture.statistics import interval, log_quantile
+from normlens.kernels.outlier_inputs import unseen_mlps
 from normlens.kernels.outlier_moments import feature_kurtosis
-from normlens.kernels.outlier_tables import GROUPS, Statistics, tables
-from normlens.kernels.outlier_views import Basis, unseen_mlps
+from normlens.kernels.outlier_statistics import GROUPS, Statistics
+from normlens.kernels.outlier_tables import tables
+from normlens.kernels.outlier_views import Basis
 from normlens.results import Check, Headline
 from normlens.tolerances import for_dtype
 
@@ -62,9 +64,10 @@ def _kurtosis(found: Statistics, basis: Basis, replicates: dict[str, Tensor]) ->
     per_token = f"kurtosis_per_token{name}"
     doc = "mean kurtosis over dimensions of the final residual, first tokens left out" + words
     if n == 0:
+        why = found.views[last].missing or "no tokens"
         return [
-            Headline(per_token, math.nan, "1", doc, 0),
-            Headline(f"kurtosis_per_feature{name}", math.nan, "1", "no tokens" + words, 0),
+            Headline(per_token, math.nan, "1", f"{doc}; {why}", 0),
+            Headline(f"kurtosis_per_feature{name}", math.nan, "1", why + words, 0),
         ]
     count, total = found.tensor("replicates")[:, :, REST, last].unbind(1)
     replicates[per_token] = total / count
@@ -155,8 +158,8 @@ def _checks(found: Statistics) -> tuple[Check, ...]:
             "relative difference between the sum of squares over dimensions and over tokens",
         )
     ]
-    if found.context.parameters.rotate:
-        turned = max(0.0, float(found.tensor("turned")))
+    turned = float(found.tensor("turned"))
+    if turned >= 0:
         doc = "largest relative change of a token's sum of squares by the rotation"
         checks.append(Check("rotation_keeps_norms", turned, tolerance, turned <= tolerance, doc))
     return tuple(checks)
@@ -183,5 +186,6 @@ def _warnings(found: Statistics) -> tuple[str, ...]:
     missing = list(dict.fromkeys(view.missing for view in found.views if view.missing))
     if missing:
         more = f" and {len(missing) - 1} more alike" if len(missing) > 1 else ""
-        said.append(f"no rotation control at some norms: {missing[0]}{more}")
+        where = "in the residual stream" if found.points_missing else "at some norms"
+        said.append(f"no rotation control {where}: {missing[0]}{more}")
     return tuple(said)

@@ -4,97 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
-from normlens.capture.protocol import Context
-from normlens.capture.state import State
 from normlens.capture.statistics import interval, log_quantile
-from normlens.kernels.outlier_features import CRITERIA, Features, judge
+from normlens.kernels.outlier_features import CRITERIA, Features
 from normlens.kernels.outlier_moments import feature_kurtosis
-from normlens.kernels.outlier_views import Basis, View, views
+from normlens.kernels.outlier_statistics import GROUPS, Statistics
+from normlens.kernels.outlier_views import Basis, View
 from normlens.kernels.token_strings import token_string
 
-GROUPS = ("first", "rest")
 Rows = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """The State of ``outliers`` with what each axis means."""
-
-    state: State
-    context: Context
-
-    @cached_property
-    def views(self) -> tuple[View, ...]:
-        """The view axis."""
-        return views(self.context.lens, rotate=self.context.parameters.rotate)
-
-    @cached_property
-    def points(self) -> tuple[View, ...]:
-        """The point axis: the residual stream in the native basis."""
-        return tuple(v for v in self.views if v.residual and v.basis is Basis.NATIVE)
-
-    @cached_property
-    def inputs(self) -> tuple[View, ...]:
-        """The input axis of the hits."""
-        return tuple(view for view in self.views if view.input is not None)
-
-    @cached_property
-    def n(self) -> Int[Tensor, "2 point"]:
-        """Tokens of each group at each point of the residual stream."""
-        return self.tensor("n")[:, [self.views.index(view) for view in self.points]]
-
-    @cached_property
-    def overflow(self) -> Int[Tensor, "2 point"]:
-        """Tokens with a value that is not finite."""
-        return self.tensor("overflow")[:, [self.views.index(view) for view in self.points]]
-
-    @cached_property
-    def shares(self) -> Float[Tensor, "2 point d"]:
-        """Share of every dimension in the mean square of the residual stream."""
-        raw = self.tensor("raw")
-        return raw / raw.sum(-1, keepdim=True)
-
-    def tensor(self, name: str) -> Tensor:
-        """A statistic by name."""
-        return self.state.tensors[name]
-
-    def features(self, basis: Basis, criterion: int, group: int) -> Features | None:
-        """The LLM.int8 criterion; None where no input is seen in that basis."""
-        at = [i for i, v in enumerate(self.inputs) if v.basis is basis and not v.missing]
-        if not at:
-            return None
-        chosen = [self.inputs[i] for i in at]
-        n = self.tensor("n")[group, [self.views.index(view) for view in chosen]]
-        parameters = self.context.parameters
-        return judge(
-            self.tensor("hits")[criterion, group, at],
-            n,
-            chosen,
-            layer_share=parameters.layer_share,
-            position_share=parameters.position_share,
-        )
-
-    def top_dimensions(self, group: int) -> list[int]:
-        """Dimensions with the largest mean share over depths, and all massive ones."""
-        share = self.shares[group].mean(0)
-        top = torch.argsort(share, descending=True, stable=True)
-        top = top[: self.context.parameters.top].tolist()
-        massive = self.tensor("massive")[group].sum(0).nonzero().flatten().tolist()
-        return [*top, *(j for j in massive if j not in top)]
-
-    @cached_property
-    def bases(self) -> tuple[Basis, ...]:
-        """Bases that the pass looked in."""
-        return tuple(dict.fromkeys(view.basis for view in self.views))
 
 
 def tables(found: Statistics) -> Mapping[str, pd.DataFrame]:

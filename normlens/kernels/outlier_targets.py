@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normlens.kernels.outlier_features import CRITERIA
 from normlens.kernels.outlier_massive import massive_entries, sequence_medians
-from normlens.kernels.outlier_tables import GROUPS, Statistics
+from normlens.kernels.outlier_statistics import GROUPS, Statistics
 from normlens.kernels.outlier_views import Basis
 from normlens.text.sequences import Batch
 

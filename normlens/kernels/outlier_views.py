@@ -11,7 +11,9 @@ attention and MLP. Bases are the native one and, for the rotation control, two m
 These are the activations of the rotated model: folding ``gamma`` and ``beta`` into the
 linears a norm feeds, taking the mean out of all that writes to the stream (where the norms
 centre), turning LayerNorm into RMSNorm and multiplying writers by ``Q`` and readers by
-``Q^T`` changes no logit, and ``rms(r Q) = rms(r)``.
+``Q^T`` changes no logit, and ``rms(r Q) = rms(r)``. A norm whose scale is no function of the
+mean square (L1, CRMS), an elementwise one, and one on the stream itself (post-LN) do not
+commute with ``Q``: then there is no such model, and the view says so.
 
 Sources: SliceGPT 2401.15024 section 3; QuaRot 2404.00456 section 4; the LayerNorm to
 RMSNorm step 2305.14858.
@@ -19,23 +21,21 @@ RMSNorm step 2305.14858.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from normlens.models.blocks import block_modules
+from normlens.kernels.outlier_inputs import LinearInput, depth, linear_inputs
+from normlens.kernels.residual_roles import ON_RESIDUAL, READERS
+from normlens.models.affine import site_affine
 from normlens.models.lens import Lens, NormSite, Role
-from normlens.models.parameters import gain_and_bias
 from normlens.norms.spec import NormKind
-
-TOKEN_WISE = (NormKind.LAYER_NORM, NormKind.RMS_NORM, NormKind.FIXED_SCALE, NormKind.IDENTITY)
-"""Kinds that commute with a rotation once gain, bias and mean are out of the way."""
 
 WORST_DIVISION = 1e-3
 """Largest relative error that dividing by the gain may bring into ``xhat``."""
@@ -47,23 +47,6 @@ class Basis(StrEnum):
     NATIVE = "native"
     GAIN_FREE = "gain_free"
     ROTATED = "rotated"
-
-
-@dataclass(frozen=True)
-class LinearInput:
-    """What attention or the MLP of a block reads.
-
-    Attributes:
-        point: name of the point that has it.
-        layer: block index.
-        feeds: which of the two reads it (attention where one input feeds both).
-        site: the norm whose output it is, None where it is the residual stream itself.
-    """
-
-    point: str
-    layer: int
-    feeds: Literal["attention", "mlp"]
-    site: NormSite | None
 
 
 @dataclass(frozen=True)
@@ -89,87 +72,77 @@ class View:
     missing: str = ""
 
 
-def linear_inputs(lens: Lens) -> tuple[LinearInput, ...]:
-    """The inputs of attention and MLP of every block, in order, as far as they are known.
+@dataclass(frozen=True)
+class _Place:
+    """A point of the pass, before anything is said of bases."""
 
-    The output of the norm before them; the block's input where no norm stands before
-    attention; the output of the norm after attention where that one feeds the MLP
-    (post-norm). An MLP that reads the bare stream inside its block is left out.
-    """
-    return tuple(_linear_inputs(lens))
+    point: str
+    depth: int
+    order: int
+    input: LinearInput | None
 
+    @property
+    def residual(self) -> bool:
+        return self.input is None or self.input.site is None
 
-def _linear_inputs(lens: Lens) -> Iterator[LinearInput]:
-    at = {(site.layer, site.role): site for site in lens.sites}
-    for layer in range(depth(lens)):
-        before = at.get((layer, Role.PRE_ATTN))
-        point = f"residual.{layer}" if before is None else _point(before)
-        yield LinearInput(point, layer, "attention", before)
-        after = at.get((layer, Role.POST_ATTN))
-        mlp = at.get((layer, Role.PRE_MLP))
-        if mlp is None and before is None and after is not None and after.feeds:
-            mlp = after
-        if mlp is not None:
-            yield LinearInput(_point(mlp), layer, "mlp", mlp)
-
-
-def _point(site: NormSite) -> str:
-    return f"norm.{site.label}"
-
-
-def unseen_mlps(lens: Lens) -> int:
-    """How many blocks have an MLP whose input is no point of the pass."""
-    inputs = linear_inputs(lens)
-    bare = {i.layer for i in inputs if i.feeds == "attention" and i.site is None}
-    return len(bare - {i.layer for i in inputs if i.feeds == "mlp"})
-
-
-def depth(lens: Lens) -> int:
-    """Number of blocks."""
-    return len(block_modules(lens.model))
-
-
-def residual_width(lens: Lens) -> int:
-    """Number of dimensions of the residual stream, as its norms have it."""
-    roles = (Role.PRE_ATTN, Role.PRE_MLP, Role.POST_ATTN, Role.POST_MLP, Role.FINAL)
-    return next(site.spec.width for site in lens.sites if site.role in roles)
+    def views(self, lens: Lens, *, rotate: bool) -> Iterator[View]:
+        made = self.point, self.depth, self.order
+        yield View(*made, Basis.NATIVE, self.residual, self.input)
+        if not rotate:
+            return
+        if self.input is None or self.input.site is None:
+            yield View(*made, Basis.ROTATED, True, self.input, why_no_rotation(lens))
+            return
+        why = why_no_gain_free(lens, self.input.site)
+        yield View(*made, Basis.GAIN_FREE, False, self.input, why)
+        yield View(*made, Basis.ROTATED, False, self.input, why)
 
 
 def views(lens: Lens, *, rotate: bool) -> tuple[View, ...]:
     """Every point in every basis, in order of execution."""
-    return tuple(_views(lens, rotate=rotate))
+    places = _places(lens)
+    return tuple(view for place in places for view in place.views(lens, rotate=rotate))
 
 
-def _views(lens: Lens, *, rotate: bool) -> Iterator[View]:
+def views_at(lens: Lens, point: str, *, rotate: bool) -> tuple[View, ...]:
+    """Those of :func:`views` that look at one point; nothing is worked out for the others."""
+    here = [place for place in _places(lens) if place.point == point]
+    return tuple(view for place in here for view in place.views(lens, rotate=rotate))
+
+
+def _places(lens: Lens) -> Iterator[_Place]:
     inputs = linear_inputs(lens)
-    order = 0
+    order = itertools.count()
     for layer in range(depth(lens) + 1):
         of_layer = [i for i in inputs if i.layer == layer]
         bare = next((i for i in of_layer if i.site is None), None)
-        yield View(f"residual.{layer}", layer, order, Basis.NATIVE, True, bare)
-        if rotate:
-            yield View(f"residual.{layer}", layer, order, Basis.ROTATED, True, bare)
-        order += 1
+        yield _Place(f"residual.{layer}", layer, next(order), bare)
         for one in of_layer:
-            if one.site is None:
-                continue
-            yield View(one.point, layer, order, Basis.NATIVE, False, one)
-            if rotate:
-                why = why_no_gain_free(lens, one.site)
-                yield View(one.point, layer, order, Basis.GAIN_FREE, False, one, why)
-                yield View(one.point, layer, order, Basis.ROTATED, False, one, why)
-            order += 1
+            if one.site is not None:
+                yield _Place(one.point, layer, next(order), one)
+
+
+def why_no_rotation(lens: Lens) -> str:
+    """Why rotating the residual stream would change the model; empty where it would not."""
+    for site in lens.sites:
+        if site.role not in ON_RESIDUAL:
+            continue
+        if site.on_stream and site.spec.kind is not NormKind.IDENTITY:
+            return f"{site.label} is on the residual stream, so its gain cannot be folded"
+        if site.role in READERS and not site.spec.kind.quadratic:
+            return _does_not_commute(site)
+    return ""
 
 
 def why_no_gain_free(lens: Lens, site: NormSite) -> str:
     """Why ``xhat`` cannot be had from the output of a norm; empty where it can."""
-    if site.spec.kind not in TOKEN_WISE:
-        return f"{site.label} is {site.spec.kind.value}, which a rotation does not commute with"
+    if not site.spec.kind.quadratic:
+        return _does_not_commute(site)
     if site.on_stream:
         return f"the output of {site.label} is the residual stream, so its gain cannot be folded"
     if site.spec.eps_encoded:
         return f"{site.label} stores its scale inside its gain; convert it to a fixed scale first"
-    gamma, beta = gain_and_bias(lens, site)
+    gamma, beta = site_affine(lens, site)
     if gamma is None:
         return ""
     smallest = float(gamma.abs().min())
@@ -177,6 +150,10 @@ def why_no_gain_free(lens: Lens, site: NormSite) -> str:
     if smallest == 0 or bias * torch.finfo(lens.model.dtype).eps > WORST_DIVISION * smallest:
         return f"a gain of {site.label} is too small to divide by"
     return ""
+
+
+def _does_not_commute(site: NormSite) -> str:
+    return f"{site.label} is {site.spec.kind.value}, which a rotation does not commute with"
 
 
 def in_basis(
@@ -187,7 +164,7 @@ def in_basis(
         return x
     site = view.input.site if view.input is not None else None
     if not view.residual and site is not None:
-        gamma, beta = gain_and_bias(lens, site)
+        gamma, beta = site_affine(lens, site)
         if beta is not None:
             x = x - beta.to(x.dtype)
         if gamma is not None:
@@ -201,9 +178,9 @@ def in_basis(
 
 def centres_residual(lens: Lens) -> bool:
     """Whether all norms that read the residual stream centre it, so its mean is never read."""
-    readers = [s for s in lens.sites if s.role in (Role.PRE_ATTN, Role.PRE_MLP)]
-    finals = [s for s in lens.sites if s.role is Role.FINAL]
-    return bool(readers) and all(site.spec.centred for site in (*readers, *finals))
+    readers = [site for site in lens.sites if site.role in READERS]
+    in_blocks = any(site.role is not Role.FINAL for site in readers)
+    return in_blocks and all(site.spec.centred for site in readers)
 
 
 @lru_cache(maxsize=2)  # a function of its arguments alone, minutes of work at large widths

@@ -19,10 +19,10 @@ from normlens.capture.tree import plain_tree
 from normlens.catalog.declaration import Need
 from normlens.hooks import Hook, hooked
 from normlens.kernels.outlier_targets import Entry, Targets, entry_masks
-from normlens.kernels.token_scale import constant_scale, token_scale
+from normlens.kernels.token_scale import constant_scale, observed_scale
 from normlens.models.blocks import block_modules
 from normlens.models.families import family_of
-from normlens.models.lens import Lens, NormSite, Role
+from normlens.models.lens import Layout, Lens, NormSite, Role
 from normlens.text.sequences import Batch
 
 QUANTITIES = ("inverse_scale", "output_variance", "value_norm")
@@ -49,8 +49,7 @@ class Watching:
     def __call__(self, point: Point, value: Any) -> Mapping[str, Tensor]:
         """What to keep of one activation."""
         if isinstance(value, AttentionChunk):
-            queries = self.parameters.sink_tokens
-            return {"alpha": value.probabilities[:, :, :queries, 0].double().mean(-1)}
+            return {"alpha": _on_first(value, self.parameters.sink_tokens).mean(-1)}
         if point.need is Need.NORM_OUTPUT:
             is_input = point.site is not None and point.site.role is Role.PRE_ATTN
             return {"variance": _wide(value).var(-1, correction=0)} if is_input else {}
@@ -69,6 +68,19 @@ class Watching:
             )
             kept["values"] = torch.stack([value[..., e.dimension] for e in entries])
         return kept
+
+
+def _on_first(chunk: AttentionChunk, queries: int) -> Float[Tensor, "row head query"]:
+    """Attention of the first queries to the first token, float64.
+
+    Where weights are not a softmax, their share of the query's sum: it may be any number, and
+    a query without attention has none on the first token.
+    """
+    on_first = chunk.probabilities[:, :, :queries, 0].double()
+    if chunk.softmax:
+        return on_first
+    total = chunk.probabilities[:, :, :queries].double().sum(-1)
+    return torch.where(total > 0, on_first / total, 0.0)
 
 
 def look(
@@ -111,7 +123,11 @@ def input_norms(lens: Lens) -> dict[int, NormSite]:
 
 @dataclass
 class ValueNorms:
-    """Hooks that keep the norm of every token's value vectors, all heads together."""
+    """Hooks that keep the norm of every token's value vectors, all heads together.
+
+    They look at what attention mixes: the output of the norm on the values where there is
+    one, else that of the linear that makes them.
+    """
 
     lens: Lens
     seen: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
@@ -122,19 +138,27 @@ class ValueNorms:
         paths = family_of(self.lens.model).qkv
         if len(paths) != 3:
             return ()
-        return tuple(
-            Hook(block.get_submodule(paths[2]), "output", _KeepNorm(self.seen, i), f"value.{i}")
-            for i, block in enumerate(block_modules(self.lens.model))
-        )
+        normed = {site.layer: site for site in self.lens.sites if site.role is Role.V}
+        hooks: list[Hook] = []
+        for i, block in enumerate(block_modules(self.lens.model)):
+            site = normed.get(i)
+            module = block.get_submodule(paths[2]) if site is None else self.lens.module(site)
+            hooks.append(Hook(module, "output", _KeepNorm(self.seen, i, site), f"value.{i}"))
+        return tuple(hooks)
 
 
 @dataclass(frozen=True)
 class _KeepNorm:
     into: dict[int, Tensor]
     layer: int
+    site: NormSite | None
 
     def __call__(self, x: Tensor) -> None:
-        self.into[self.layer] = torch.linalg.vector_norm(_wide(x), dim=-1)
+        norm = torch.linalg.vector_norm(_wide(x), dim=-1)
+        if self.site is not None and self.site.layout.per_head:
+            heads = 1 if self.site.layout is Layout.BATCH_HEAD_POS else 2
+            norm = torch.linalg.vector_norm(norm, dim=heads)
+        self.into[self.layer] = norm
 
 
 def chain(
@@ -143,12 +167,12 @@ def chain(
     """Per layer and quantity, its value at every token; what is unknown is left out."""
     found: dict[tuple[int, str], Tensor] = {}
     for layer, site in input_norms(lens).items():
-        mean, variance = observed.norm_moments[site.label].reshape(2, *batch.ids.shape)
-        constant = constant_scale(site.spec)
+        constants = constant_scale(site.spec, batch.ids.shape[1])
         if site.spec.kind.has_live_scale:
-            found[layer, "inverse_scale"] = token_scale(site.spec, mean, variance).reciprocal()
-        elif constant is not None:
-            found[layer, "inverse_scale"] = torch.full_like(mean, 1 / constant)
+            scale = observed_scale(site, observed).reshape(batch.ids.shape)
+            found[layer, "inverse_scale"] = scale.reciprocal()
+        elif constants is not None:
+            found[layer, "inverse_scale"] = constants.reciprocal().expand(batch.ids.shape)
         found[layer, "output_variance"] = observed.reduced[f"norm.{site.label}"][
             "variance"
         ].reshape(batch.ids.shape)

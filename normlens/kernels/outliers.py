@@ -6,7 +6,8 @@
 2. Inputs of attention and MLP: per dimension the number of tokens that reach the threshold,
    as it stands and in units of the token's own RMS.
 3. Residual stream: each token's largest entry, the median magnitude of each sequence, and
-   the massive activations by dimension and position (:mod:`outlier_massive`).
+   the massive activations by dimension and position (:mod:`outlier_massive`,
+   :mod:`outlier_magnitudes`).
 4. Sums over tokens are float64; first tokens are apart from the rest, padding never counts.
    Per-sequence sums of the kurtosis, weighted by the documents' bootstrap weights, give its
    interval.
@@ -29,22 +30,14 @@ from torch import Tensor
 from normlens.capture.points import Point
 from normlens.capture.protocol import Context, Finding, Observed, Streaming
 from normlens.capture.state import Reduction, State
-from normlens.capture.statistics import BIN_COUNT, log_histogram
 from normlens.catalog.declaration import Need
+from normlens.kernels.outlier_inputs import residual_width
+from normlens.kernels.outlier_magnitudes import GROUPS, add_magnitudes, declare_magnitudes
 from normlens.kernels.outlier_massive import magnitude_reduction
 from normlens.kernels.outlier_moments import finite_tokens, group_rows, moments
 from normlens.kernels.outlier_summary import summarise
-from normlens.kernels.outlier_views import (
-    Basis,
-    View,
-    centres_residual,
-    in_basis,
-    residual_width,
-    views,
-)
+from normlens.kernels.outlier_views import Basis, View, centres_residual, in_basis, views, views_at
 from normlens.text.sequences import Batch
-
-GROUPS = 2
 
 
 def _init(context: Context) -> State:
@@ -63,33 +56,14 @@ def _init(context: Context) -> State:
     )
     state.declare("features", torch.zeros(GROUPS, count, width, dtype=torch.float64))
     state.declare("hits", torch.zeros(2, GROUPS, inputs, width, dtype=torch.int64))
-    state.declare("raw", torch.zeros(GROUPS, points, width, dtype=torch.float64))
-    state.declare("norm", torch.zeros(GROUPS, points, dtype=torch.float64))
-    state.declare("histogram", torch.zeros(GROUPS, points, BIN_COUNT, dtype=torch.int64))
-    state.declare("largest_dimension", torch.zeros(GROUPS, points, width, dtype=torch.int64))
-    state.declare("median", torch.zeros(points, dtype=torch.float64))
-    state.declare("sequences", torch.zeros(points, dtype=torch.int64))
-    state.declare(
-        "ratio", torch.full((GROUPS, points), -math.inf, dtype=torch.float64), Reduction.MAX
-    )
-    state.declare("massive", torch.zeros(GROUPS, points, width, dtype=torch.int64))
-    for name in ("massive_high", "massive_ratio"):
-        lowest = torch.full((GROUPS, points, width), -math.inf, dtype=torch.float64)
-        state.declare(name, lowest, Reduction.MAX)
-    highest = torch.full((GROUPS, points, width), math.inf, dtype=torch.float64)
-    state.declare("massive_low", highest, Reduction.MIN)
-    state.declare("positions", torch.zeros(context.sequences.ids.shape[1], dtype=torch.int64))
+    declare_magnitudes(state, points, width, context.sequences.ids.shape[1])
     state.declare("turned", torch.tensor(-math.inf, dtype=torch.float64), Reduction.MAX)
-    for group in range(GROUPS):
-        for point in range(points):
-            none = torch.zeros(0, 6, dtype=torch.float64)
-            state.declare(f"largest.{group}.{point}", none, Reduction.TOP, limit=1)
     return state
 
 
 def _reduce(point: Point, value: Tensor, batch: Batch, context: Context) -> Mapping[str, Tensor]:
     parameters = context.parameters
-    of_point = [v for v in views(context.lens, rotate=parameters.rotate) if v.point == point.name]
+    of_point = views_at(context.lens, point.name, rotate=parameters.rotate)
     if not of_point:
         return {}
     # Some architectures flatten batch and position before the norm of the MLP.
@@ -138,7 +112,7 @@ def _update(state: State, batch: Batch, observed: Observed, context: Context) ->
     _add_moments(state, seen, batch, observed, members)
     _add_hits(state, seen, observed)
     native = [v.point for v in seen if v.residual and v.basis is Basis.NATIVE]
-    _add_magnitudes(state, native, batch, observed, members)
+    add_magnitudes(state, native, batch, observed, members)
     if context.parameters.rotate:
         state.add("turned", _turned(seen, observed, batch, context))
 
@@ -190,78 +164,6 @@ def _add_hits(state: State, seen: tuple[View, ...], observed: Observed) -> None:
             found = observed.reduced[view.point][f"{view.basis}/hits"]
             hits[:, :, i] = found.round().cpu().long()
     state.add("hits", hits)
-
-
-def _add_magnitudes(
-    state: State,
-    points: list[str],
-    batch: Batch,
-    observed: Observed,
-    members: Bool[Tensor, "2 batch pos"],
-) -> None:
-    kept = [observed.reduced[point] for point in points]
-    finite = torch.stack([k["finite"] for k in kept]).cpu()  # [point batch pos]
-    usable = finite & members[:, None]  # [group point batch pos]
-    square = torch.stack([k["native/tokens"][2] for k in kept]).cpu().double()
-    norm = (square * state.tensors["raw"].shape[-1]).sqrt()
-    peak, dimension = torch.stack([k["peak"] for k in kept], 1).cpu().double()
-    medians = torch.stack([k["median"] for k in kept]).cpu().double()  # [point batch]
-    ratio = peak.abs() / medians.clamp_min(torch.finfo(torch.float64).tiny)[..., None]
-    state.add("raw", torch.stack([k["raw"] for k in kept], 1).double())
-    state.add("norm", torch.where(usable, norm, 0.0).sum((-1, -2)))
-    state.add("histogram", _histograms(norm, usable))
-    state.add("largest_dimension", _counts(dimension, usable, state.tensors["raw"].shape[-1]))
-    state.add("median", medians.sum(-1))
-    state.add("sequences", torch.full_like(state.tensors["sequences"], len(batch.index)))
-    state.add("ratio", torch.where(usable, ratio, -math.inf).amax((-1, -2)))
-    massive = torch.stack([k["massive"] for k in kept], 1).cpu().double()  # [group point 4 d]
-    state.add("massive", massive[:, :, 0].round().long())
-    for i, name in enumerate(("massive_high", "massive_low", "massive_ratio"), start=1):
-        state.add(name, massive[:, :, i])
-    positions = torch.stack([k["positions"] for k in kept]).cpu().sum((0, 1)).round().long()
-    padded = torch.zeros_like(state.tensors["positions"])
-    padded[: len(positions)] = positions
-    state.add("positions", padded)
-    for group in range(GROUPS):
-        for i in range(len(points)):
-            rows = _largest(batch, usable[group, i], peak[i], dimension[i])
-            state.add(f"largest.{group}.{i}", rows)
-
-
-def _histograms(norm: Tensor, usable: Bool[Tensor, "2 point batch pos"]) -> Tensor:
-    return torch.stack(
-        [
-            torch.stack([log_histogram(n[u]) for n, u in zip(norm, group, strict=True)])
-            for group in usable
-        ]
-    )
-
-
-def _counts(dimension: Tensor, usable: Bool[Tensor, "2 point batch pos"], width: int) -> Tensor:
-    """How many tokens have their largest entry in each dimension, ``[group point d]``."""
-    whole = dimension.long()
-    return torch.stack(
-        [
-            torch.stack(
-                [torch.bincount(d[u], minlength=width) for d, u in zip(whole, group, strict=True)]
-            )
-            for group in usable
-        ]
-    )
-
-
-def _largest(
-    batch: Batch, usable: Bool[Tensor, "batch pos"], peak: Tensor, dimension: Tensor
-) -> Float[Tensor, "row 6"]:
-    """Row of the largest entry: magnitude, place in the corpus, value, dimension, position, id."""
-    if not usable.any():
-        return torch.zeros(0, 6, dtype=torch.float64)
-    flat = torch.where(usable, peak.abs(), -math.inf).flatten().argmax()
-    row, position = divmod(int(flat), usable.shape[1])
-    value = float(peak[row, position])
-    place = int(batch.index[row]) * 2**24 + position
-    columns = [abs(value), place, value, float(dimension[row, position]), position]
-    return torch.tensor([[*columns, int(batch.ids[row, position])]], dtype=torch.float64)
 
 
 def _turned(

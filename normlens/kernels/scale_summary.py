@@ -23,7 +23,7 @@ QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
 
 def known_sites(lens: Lens) -> tuple[NormSite, ...]:
-    """Sites that have a scale; for an OPAQUE one none is invented, DyT has none."""
+    """Sites that have a scale: none is invented for OPAQUE ones, elementwise kinds have none."""
     return tuple(site for site in lens.sites if site.spec.kind.has_scale)
 
 
@@ -97,28 +97,35 @@ def summarise(state: State, context: Context) -> Finding:
     """Tables, headline numbers, checks and warnings of ``scale``."""
     lens = context.lens
     groups = {group: GroupSummary.of(state, group) for group in GROUPS}
-    tables = {"scale": _scale_table(lens, groups)}
+    tables = {"scale": _scale_table(lens, groups, context.sequences.ids.shape[1])}
     if context.parameters.per_token:
         tables["tokens"] = _token_table(state, lens)
     headline, replicates = _headline(lens, groups)
     return Finding(tables, headline, _checks(lens), _warnings(lens, groups), replicates)
 
 
-def _scale_table(lens: Lens, groups: dict[str, GroupSummary]) -> pd.DataFrame:
+def _scale_table(lens: Lens, groups: dict[str, GroupSummary], positions: int) -> pd.DataFrame:
     index = {site: i for i, site in enumerate(known_sites(lens))}
     rows: list[dict[str, object]] = []
     for site in lens.sites:
-        constant = constant_scale(site.spec)
-        shared = {
-            **site_columns(site),
-            "applied": site.spec.kind.has_live_scale,
-            "applied_scale": math.nan if constant is None else constant,
-        }
+        applied = _applied(site, positions)
+        shared = {**site_columns(site), "applied": site.spec.kind.has_live_scale}
         for group, summary in groups.items():
             known = site in index
             measures = summary.columns(index[site]) if known else _unknown()
-            rows.append({**shared, "group": group, **measures})
+            constant = {"applied_scale": applied.get(group, math.nan)}
+            rows.append({**shared, "group": group, **constant, **measures})
     return pd.DataFrame(rows)
+
+
+def _applied(site: NormSite, positions: int) -> dict[str, float]:
+    """The constant of a scale-free site by group, where it has one; a mean where it has several."""
+    constants = constant_scale(site.spec, positions)
+    if constants is None:
+        return {}
+    first, rest = constants[:1], constants[1:] if positions > 1 else constants
+    alike = bool((rest == rest[0]).all())
+    return {"first": float(first[0]), "rest": float(rest[0] if alike else rest.mean())}
 
 
 def _unknown() -> dict[str, object]:

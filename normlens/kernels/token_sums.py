@@ -9,7 +9,7 @@ counted as overflow there and left out of everything else.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from normlens.capture.state import State
@@ -39,6 +39,7 @@ def add_token_sums(
     values: Float[Tensor, "measure *place batch pos"],
     bootstrapped: slice,
     weights: Float[Tensor, "replicate batch"],
+    at: Int[Tensor, " some"] | None = None,
 ) -> Bool[Tensor, "*place batch pos"]:
     """Add one batch.
 
@@ -49,16 +50,32 @@ def add_token_sums(
         values: float64, on the CPU.
         bootstrapped: the measures that get replicates.
         weights: of the bootstrap.
+        at: which of the places the values belong to, along a single axis of places; None:
+            to all of them.
 
     Returns:
         Which tokens count at which place.
     """
     counted = members & values.isfinite().all(0)
     count = counted.sum(-1)  # [*place batch]
-    state.add(f"n.{name}", count.sum(-1))
-    state.add(f"overflow.{name}", members.sum() - count.sum(-1))
+    _add(state, f"n.{name}", count.sum(-1), at)
+    _add(state, f"overflow.{name}", members.sum() - count.sum(-1), at)
     per_sequence = torch.where(counted, values, 0.0).sum(-1)
-    state.add(f"sums.{name}", per_sequence.sum(-1))
+    _add(state, f"sums.{name}", per_sequence.sum(-1), at)
     paired = torch.cat([count[None].double(), per_sequence[bootstrapped]])
-    state.add(f"replicates.{name}", torch.einsum("rb,m...b->rm...", weights, paired))
+    replicates = torch.einsum("rb,m...b->rm...", weights, paired)
+    _add(state, f"replicates.{name}", replicates, at)
     return counted
+
+
+def _add(state: State, name: str, value: Tensor, at: Tensor | None) -> None:
+    state.add(name, value if at is None else spread(value, at, state.tensors[name].shape[-1]))
+
+
+def spread(
+    values: Shaped[Tensor, "*lead some"], at: Int[Tensor, " some"], places: int, neutral: float = 0
+) -> Shaped[Tensor, "*lead place"]:
+    """Values of some places among all, with the neutral value at every other place."""
+    whole = values.new_full((*values.shape[:-1], places), neutral)
+    whole[..., at] = values
+    return whole

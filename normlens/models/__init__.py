@@ -11,8 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from normlens.models.build import build_lens
     from normlens.models.context import context_length
-    from normlens.models.convert import convert_eps_encoded, encode_eps, has_eps_encoded
     from normlens.models.copying import structural_copy
+    from normlens.models.edits import (
+        Conversion,
+        EditCheck,
+        convert,
+        convert_eps_encoded,
+        encode_eps,
+        fold,
+        freeze_scale,
+        has_eps_encoded,
+        replace_norms,
+        rotate,
+        swap_kind,
+        to_crms,
+        to_rms,
+        untie,
+    )
     from normlens.models.families import Family, NormRule, family_of
     from normlens.models.inspect import site_table
     from normlens.models.layout import by_position, token_shape
@@ -34,6 +49,8 @@ if TYPE_CHECKING:
     from normlens.models.tokenizers import tokenizer_of
 
 __all__ = [
+    "Conversion",
+    "EditCheck",
     "Family",
     "Identity",
     "Layout",
@@ -49,26 +66,50 @@ __all__ = [
     "build_lens",
     "by_position",
     "context_length",
+    "convert",
     "convert_eps_encoded",
     "encode_eps",
     "family_of",
+    "fold",
+    "freeze_scale",
     "gain_and_bias",
     "has_eps_encoded",
     "list_models",
     "open_model",
     "related",
+    "replace_norms",
+    "rotate",
     "site_table",
     "structural_copy",
+    "swap_kind",
+    "to_crms",
+    "to_rms",
     "token_shape",
     "tokenizer_of",
+    "untie",
     "weight_cosine",
 ]
 
 _HOME = {
     "build": ("build_lens",),
     "context": ("context_length",),
-    "convert": ("convert_eps_encoded", "encode_eps", "has_eps_encoded"),
     "copying": ("structural_copy",),
+    "edits": (
+        "Conversion",
+        "EditCheck",
+        "convert",
+        "convert_eps_encoded",
+        "encode_eps",
+        "fold",
+        "freeze_scale",
+        "has_eps_encoded",
+        "replace_norms",
+        "rotate",
+        "swap_kind",
+        "to_crms",
+        "to_rms",
+        "untie",
+    ),
     "families": ("Family", "NormRule", "family_of"),
     "inspect": ("site_table",),
     "layout": ("by_position", "token_shape"),

@@ -9,7 +9,7 @@ from normlens.errors import CorruptModel, LoadError
 from normlens.models.detect import has_huge_eps, live_spec
 from normlens.models.families import family_of
 from normlens.models.lens import Identity, Lens, Lineage, Placement
-from normlens.models.norm_classes import NO_CLASSES, NormClasses, registered
+from normlens.models.norm_classes import NO_CLASSES, NormClasses, norm_parts, registered
 from normlens.models.parameters import module_gain_and_bias
 from normlens.models.sites import Place, find_places
 from normlens.models.verify import verify
@@ -68,11 +68,11 @@ def build_lens(
 
 
 def _refuse_implausible(place: Place) -> None:
-    weight = dict(place.module.named_parameters(recurse=False)).get("weight")
-    if weight is None:
+    weight = dict(norm_parts(place.module)[0].named_parameters(recurse=False)).get("weight")
+    if weight is None or weight.ndim == 0:
         return
     spec = live_spec(place.module, weight.shape[-1])
-    if not spec.kind.has_live_scale:
+    if not spec.kind.eps_under_root:
         return
     if not has_huge_eps(spec):
         _refuse_huge_gain(place, spec)

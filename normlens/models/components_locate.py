@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from normlens.decoder.combine import LearnedScale
 from normlens.errors import NotApplicable
 from normlens.models.components_scaling import scaling_of
 from normlens.models.components_view import ComponentView, LayerParts, PostAttention
 from normlens.models.families import Family, family_of
 from normlens.models.lens import Lens, NormSite, Role
 from normlens.models.parameters import gain_and_bias
-from normlens.norms import NormKind
+from normlens.norms import NormKind, NormSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +27,7 @@ class Anatomy:
     Attributes:
         family: the row they were found by.
         out_projections, mlp_outs: of each block, the linears that write into the residual.
-        position_embedding: None where positions are not embedded.
+        position_embedding: None where positions are not embedded, or not seen apart.
         unembedding: the linear that makes the raw logits.
         norms: the norms by path.
     """
@@ -42,20 +44,27 @@ def anatomy(twin: PreTrainedModel, lens: Lens) -> Anatomy:
     """Resolve the modules of a copy of the model of ``lens``.
 
     Raises:
-        NotApplicable: norms stand on the residual stream (post-LN), or the unembedding is
-            no linear: then nothing the model computes is a sum of components.
+        NotApplicable: norms stand on the residual stream (post-LN), there is no final norm,
+            or the unembedding is no linear: then no output is a sum of components.
     """
     family, name = family_of(twin), lens.identity.name
-    if family.final_norm is None or any(rule.on_stream for rule in family.norms):
+    on_stream = [s for s in lens.sites if s.on_stream and s.spec.kind is not NormKind.IDENTITY]
+    if any(site.layer is not None for site in on_stream):
         raise NotApplicable(
             f"no component view of {name}: its norms stand on the residual stream and rescale "
             "all that was added before, so no output is a sum of components"
+        )
+    if family.final_norm is None:
+        raise NotApplicable(
+            f"no component view of {name}: no norm stands between its residual stream and the "
+            "unembedding, through which contributions would be read"
         )
     unembedding = twin.get_output_embeddings()
     if not isinstance(unembedding, nn.Linear):
         raise NotApplicable(f"no component view of {name}: it has no linear unembedding")
     blocks = list(twin.get_submodule(family.blocks).children())
-    positions = family.embeddings[1:]
+    # A norm on their sum leaves no part of it to the position alone.
+    positions = () if on_stream else family.embeddings[1:]
     return Anatomy(
         family=family,
         out_projections=tuple(block.get_submodule(family.attention_out) for block in blocks),
@@ -83,7 +92,8 @@ def assemble(
         patterns: modules whose output is each layer's attention pattern, where wanted.
 
     Raises:
-        NotApplicable: the attention output is no linear, or the norm after it is opaque.
+        NotApplicable: the attention output is no linear, or the norm after it has no scale
+            that is known, such as DyT's.
     """
     blocks = tuple(twin.get_submodule(parts.family.blocks).children())
     final = next(site for site in lens.sites if site.role is Role.FINAL)
@@ -121,29 +131,61 @@ def _layer(
     weight, bias = _weights(out_projection)
     after_attention = _site(lens, index, Role.POST_ATTN)
     after_mlp = _site(lens, index, Role.POST_MLP)
+    attention_scale, mlp_scale = branch_scales(parts.family, block)
+    normed_attention = sites[after_attention.path] if after_attention else out_projection
+    normed_mlp = sites[after_mlp.path] if after_mlp else parts.mlp_outs[index]
     return LayerParts(
         block=block,
         out_projection=out_projection,
-        attention_output=sites[after_attention.path] if after_attention else out_projection,
-        mlp_output=sites[after_mlp.path] if after_mlp else parts.mlp_outs[index],
+        attention_output=attention_scale or normed_attention,
+        mlp_output=mlp_scale or normed_mlp,
         pattern=pattern,
         W_O=weight.unflatten(0, (n_heads, -1)),
         b_O=bias,
-        post_attention=_post_attention(lens, after_attention) if after_attention else None,
+        post_attention=_post_attention(lens, after_attention, attention_scale, weight.shape[1]),
     )
 
 
+def branch_scales(
+    family: Family, block: nn.Module
+) -> tuple[LearnedScale | None, LearnedScale | None]:
+    """The modules of a block that multiply attention and MLP by a learned number, if any."""
+    found = []
+    for path in family.branch_scales or ("", ""):
+        owner, _, name = path.rpartition(".")
+        module = dict(block.get_submodule(owner).named_children()).get(name)
+        found.append(module if isinstance(module, LearnedScale) else None)
+    return found[0], found[1]
+
+
 def _site(lens: Lens, layer: int, role: Role) -> NormSite | None:
-    return next((s for s in lens.sites if s.layer == layer and s.role is role), None)
+    at = (s for s in lens.sites if s.layer == layer and s.role is role and not s.on_stream)
+    return next(at, None)
 
 
-def _post_attention(lens: Lens, site: NormSite) -> PostAttention:
-    if site.spec.kind is NormKind.OPAQUE:
+def _post_attention(
+    lens: Lens, site: NormSite | None, scale: LearnedScale | None, width: int
+) -> PostAttention | None:
+    """The norm after attention with every factor on its output in its gain and bias."""
+    if site is None and scale is None:
+        return None
+    spec, gamma, beta = NormSpec(NormKind.IDENTITY, width), None, None
+    if site is not None:
+        spec = site.spec
+        gamma, beta = gain_and_bias(lens, site)
+    if not spec.kind.has_scale:
+        path = "" if site is None else site.path
         raise NotApplicable(
-            f"no component view of {lens.identity.name}: the norm after attention "
-            f"({site.path}) is opaque, so what each head adds is unknown"
+            f"no component view of {lens.identity.name}: the norm after attention ({path}) is "
+            f"{spec.kind.value}, which is no division by a scale, so what each head adds is "
+            "not defined"
         )
-    return PostAttention(site.spec, *gain_and_bias(lens, site))
+    factor = spec.factor if scale is None else spec.factor * scale.value().detach().double()
+    if isinstance(factor, float) and factor == 1.0:
+        return PostAttention(spec, gamma, beta)
+    device = lens.model.device
+    one = torch.ones(width, dtype=torch.float64, device=device) if gamma is None else gamma
+    return PostAttention(spec, one * factor, None if beta is None else beta * factor)
 
 
 def _weights(linear: nn.Module) -> tuple[Tensor, Tensor | None]:

@@ -2,6 +2,7 @@
 
     attn = sum_h z_h W_O[h] + b_O
     attn = centre(attn) / scale(attn) * gamma + beta          where a norm follows attention
+    attn = learned factor * attn                              where the branch has one
     r    = embed + pos_embed + sum over layers of branch_scale * (attn + mlp)
     raw  = final_norm(r) W_U + b_U
     logits = softcap * tanh(logit_scale * raw / softcap)      raw itself in most models
@@ -29,11 +30,12 @@ from normlens.norms.reference import centre, scale_of
 
 @dataclass(frozen=True, eq=False)
 class PostAttention:
-    """The norm between a block's attention and the residual.
+    """The norm between a block's attention and the residual, and any factor on its output.
 
     Attributes:
-        spec: what it computes; its scale depends on the attention's output as a whole.
-        gamma, beta: effective gain and bias, float64 ``[d_model]``, or None.
+        spec: what the norm computes; its scale depends on the attention's output as a whole.
+            An identity where there is a factor alone.
+        gamma, beta: effective gain and bias times the factors, float64 ``[d_model]``, or None.
     """
 
     spec: NormSpec
@@ -66,16 +68,16 @@ class LayerParts:
     Attributes:
         block: its *input* is the residual before the block, ``[batch pos d_model]``.
         out_projection: its *input* is ``z [batch pos head*d_head]``, the heads' values mixed
-            by their patterns, one slot per query head; its *output* is
-            ``sum_h z_h W_O[h] + b_O``.
+            by their patterns and, where a norm stands before the projection, normalised; one
+            slot per query head. Its *output* is ``sum_h z_h W_O[h] + b_O``.
         attention_output: its *output* is that of attention: the out-projection itself, or
-            the norm after it where the family has one.
+            what comes last of the norm after it and the learned factor on that.
         mlp_output: its *output* is that of the MLP, likewise ``[batch pos d_model]``.
         pattern: its *output* is the attention pattern ``[batch head query key]``; None
             unless the view was made with ``patterns=True``.
         W_O: ``[head d_head d_model]``.
         b_O: ``[d_model]``, None where the projection has no bias.
-        post_attention: the norm after the out-projection, None where there is none.
+        post_attention: norm and factor after the out-projection, None where neither is.
     """
 
     block: nn.Module
@@ -101,7 +103,8 @@ class ComponentView:
         layers: the parts of each block.
         position_embedding: its *output* is the position's part of the residual before block
             0, perhaps with a batch axis of 1; the rest of that residual is the token's
-            part. None where positions are not embedded.
+            part. None where positions are not embedded, or embeddings are normalised as a
+            sum.
         final_norm: its *input* is the final residual ``r``.
         unembedding: its *output* are the raw logits.
         W_U: ``[d_model d_vocab]``.

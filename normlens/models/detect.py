@@ -6,7 +6,8 @@ the module's output from the spec, so a subclass that computes something else is
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
+
 from torch import nn
 
 from normlens.models.norm_classes import (
@@ -16,7 +17,7 @@ from normlens.models.norm_classes import (
     registered,
     spec_of_class,
 )
-from normlens.norms import DyT, FixedScale, NormKind, NormSpec
+from normlens.norms import NormKind, NormModule, NormSpec, ScaledNorm, torch_spec
 
 HUGE_EPS = 1e6
 """From here on an eps is no guard against division by zero but a stored scale."""
@@ -30,7 +31,7 @@ LINEAR_RATIO = 1e4
 
 def is_norm(module: nn.Module, classes: NormClasses = NO_CLASSES) -> bool:
     """Whether the module is of a norm class that :func:`live_spec` knows or a user's own."""
-    torch_or_ours = (nn.LayerNorm, nn.RMSNorm, FixedScale, DyT)
+    torch_or_ours = (nn.LayerNorm, nn.RMSNorm, NormModule, ScaledNorm)
     known = isinstance(module, torch_or_ours) or known_class(module) is not None
     return known or registered(module, classes) is not None
 
@@ -44,43 +45,19 @@ def live_spec(module: nn.Module, width: int) -> NormSpec:
     known = known_class(module)
     if known is not None:
         return spec_of_class(module, known, width)
-    opaque = NormSpec(NormKind.OPAQUE, width)
     match module:
         case nn.Identity():
             return NormSpec(NormKind.IDENTITY, width)
-        case FixedScale():
-            return NormSpec(
-                NormKind.FIXED_SCALE,
-                module.width,
-                centred=module.centred,
-                gain=True,
-                bias=module.bias is not None,
-                fixed_scale=module.scale.item(),
-            )
-        case DyT():
-            return NormSpec(
-                NormKind.DYT,
-                module.width,
-                gain=True,
-                bias=module.bias is not None,
-                alpha=module.alpha.item(),
-            )
-        case nn.LayerNorm():
-            if tuple(module.normalized_shape) != (width,):
-                return opaque
-            return NormSpec(
-                NormKind.LAYER_NORM,
-                width,
-                eps=module.eps,
-                centred=True,
-                gain=module.weight is not None,
-                bias=module.bias is not None,
-            )
-        case nn.RMSNorm():
-            if tuple(module.normalized_shape) != (width,):
-                return opaque
-            return _torch_rms(module, width)
-    return opaque
+        case ScaledNorm():
+            inner = live_spec(module.norm, width)
+            return replace(inner, factor=module.factor) if _is_known(inner) else inner
+        case NormModule():
+            spec = module.spec
+            return spec if spec.width == width else NormSpec(NormKind.OPAQUE, width)
+        case nn.LayerNorm() | nn.RMSNorm():
+            return torch_spec(module, width)
+        case _:
+            return NormSpec(NormKind.OPAQUE, width)
 
 
 def candidate_specs(
@@ -88,8 +65,8 @@ def candidate_specs(
 ) -> tuple[NormSpec, ...]:
     """Specs to verify, the preferred one first.
 
-    A LayerNorm or RMSNorm whose eps dwarfs ``variance`` is a fixed-scale norm stored as a
-    live one; the live spec stays second.
+    A norm with its eps under the root (LayerNorm, RMSNorm) that dwarfs ``variance`` is a
+    fixed-scale norm stored as a live one; the live spec stays second.
 
     Args:
         module: a norm module.
@@ -102,14 +79,14 @@ def candidate_specs(
         spec = describe(module)
         return (spec if spec.width == width else NormSpec(NormKind.OPAQUE, width),)
     live = live_spec(module, width)
-    if live.kind.has_live_scale and eps_dwarfs(live.eps, variance):
+    if live.kind.eps_under_root and eps_dwarfs(live.eps, variance):
         return eps_encoded_spec(live), live
     return (live,)
 
 
 def has_huge_eps(spec: NormSpec) -> bool:
     """Whether an eps was put where a scale belongs, judged without any input."""
-    return spec.kind.has_live_scale and (spec.eps or 0.0) >= HUGE_EPS
+    return spec.kind.eps_under_root and (spec.eps or 0.0) >= HUGE_EPS
 
 
 def eps_dwarfs(eps: float | None, variance: float) -> bool:
@@ -137,16 +114,9 @@ def eps_encoded_spec(live: NormSpec) -> NormSpec:
         fixed_scale=eps**0.5,
         eps_encoded=True,
         compute_dtype=live.compute_dtype,
+        factor=live.factor,
     )
 
 
-def _torch_rms(module: nn.RMSNorm, width: int) -> NormSpec:
-    weight = module.weight
-    dtype = weight.dtype if isinstance(weight, torch.Tensor) else torch.get_default_dtype()
-    return NormSpec(
-        NormKind.RMS_NORM,
-        width,
-        # Without an eps it uses the machine epsilon of its input's dtype.
-        eps=torch.finfo(dtype).eps if module.eps is None else module.eps,
-        gain=weight is not None,
-    )
+def _is_known(spec: NormSpec) -> bool:
+    return spec.kind is not NormKind.OPAQUE

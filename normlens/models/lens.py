@@ -15,15 +15,27 @@ from normlens.norms.spec import NormSpec
 
 
 class Role(StrEnum):
-    """Where a norm sits."""
+    """Where a norm sits.
+
+    PRE_* norms stand before a branch, POST_* norms after it: on its output, or on the stream
+    it was added to (``NormSite.on_stream``). EXIT_* are on the stream where the output has a
+    norm of its own too. Q, K, V, UP and GATE follow a branch's first linears; PRE_O and
+    PRE_DOWN precede its last one.
+    """
 
     PRE_ATTN = "pre_attn"
     PRE_MLP = "pre_mlp"
     POST_ATTN = "post_attn"
     POST_MLP = "post_mlp"
+    EXIT_ATTN = "exit_attn"
+    EXIT_MLP = "exit_mlp"
     Q = "q"
     K = "k"
     V = "v"
+    UP = "up"
+    GATE = "gate"
+    PRE_O = "pre_o"
+    PRE_DOWN = "pre_down"
     EMBED = "embed"
     FINAL = "final"
     LATENT = "latent"
@@ -68,7 +80,7 @@ class NormSite:
             key-value heads where it sees each head by itself. A norm over the whole
             projection (OLMo 2) has 1.
         on_stream: whether its output becomes the residual stream (post-LN, norms on the
-            embeddings) instead of being read by a branch or added to the stream.
+            embeddings) instead of being read by a branch alone or added to the stream.
     """
 
     layer: int | None

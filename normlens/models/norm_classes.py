@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normlens.norms import NormKind, NormSpec
+from normlens.norms import NormKind, NormSpec, ScaledNorm
 
 NormClasses = Mapping[type[nn.Module], Callable[[nn.Module], NormSpec]]
 """A user's norm classes, each with a function that reads a module's spec.
@@ -83,7 +83,9 @@ def known_class(module: nn.Module) -> NormClass | None:
 
 
 def norm_parts(module: nn.Module) -> tuple[nn.Module, ...]:
-    """The modules that hold a norm's parameters: itself, or one per head."""
+    """The modules that hold a norm's parameters: itself, the one inside, or one per head."""
+    if isinstance(module, ScaledNorm):
+        return norm_parts(module.norm)
     known = known_class(module)
     if known is None or known.per_head is None:
         return (module,)

@@ -11,9 +11,9 @@ from torch import nn
 
 from normlens.errors import ModelNotFound, UsageError
 from normlens.models.build import build_lens
-from normlens.models.convert import convert_eps_encoded, has_eps_encoded
 from normlens.models.copying import cast, structural_copy
 from normlens.models.devices import usable_device
+from normlens.models.edits.eps import convert_eps_encoded, has_eps_encoded
 from normlens.models.identity import config_sha256, weights_sha256
 from normlens.models.lens import Identity, Lens
 from normlens.models.listing import known_ids

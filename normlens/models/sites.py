@@ -54,12 +54,19 @@ def find_places(
         classes: a user's own norm classes, which count as norms too.
 
     Raises:
-        LoadError: a module that the rules name is missing, two norms are one module, or
-            the model has a norm that no rule names.
+        LoadError: a module that the rules name is missing, two norms are one module or have
+            one label, or the model has a norm that no rule names.
     """
     places = tuple(_places(model, family))
     seen: dict[int, str] = {}
+    labels: dict[str, str] = {}
     for place in places:
+        if place.label in labels:
+            raise LoadError(
+                f"{labels[place.label]} and {place.path} are both {place.label}, so tables could "
+                "not tell them apart; leave one of them out"
+            )
+        labels[place.label] = place.path
         if id(place.module) in seen:
             raise LoadError(
                 f"{seen[id(place.module)]} and {place.path} are one module object, so their "

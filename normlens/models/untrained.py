@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from normlens import decoder
 from normlens.errors import CorruptModel, LoadError
 from normlens.models.checkpoint import named_class
 from normlens.models.copying import cast
@@ -44,6 +45,7 @@ def untrained_model(path: Path, dtype: torch.dtype, seed: int) -> PreTrainedMode
             "one; take untrained: of the model with live norms"
         )
     family_named(model_type)
+    decoder.register()
     chosen = named_class(fields)
     try:
         with quiet_transformers(), torch.random.fork_rng(devices=[]):

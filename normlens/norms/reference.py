@@ -1,18 +1,15 @@
 """Float64 reference of every norm, split as centre -> scale -> affine.
 
     centred = x - mean(x)        or x
-    scale   = sqrt(mean(centred**2) + eps)   or a constant
-    xhat    = centred / scale
-    y       = xhat * gamma + beta
+    scale   = a statistic of the token, or a constant; None for an elementwise kind
+    xhat    = centred / scale    or f(x)
+    y       = factor * (xhat * gamma + beta)
 
-The nonlinearity is the scale alone. Its Jacobian-vector product, with
-``c = centre(v)``, is ``J v = gamma * (c / scale - xhat * mean(centred * c) / scale**2)``
-for a live scale and ``gamma * c / scale`` for a fixed one.
-
-DyT has no scale: ``xhat = tanh(alpha * x)`` elementwise and
-``J v = gamma * alpha * (1 - xhat**2) * v``.
-
-Sources: LayerNorm 1607.06450 eq. 3-4; RMSNorm 1910.07467 eq. 4; DyT 2503.10622 eq. 1.
+The nonlinearity is the scale alone, or f. The Jacobian-vector product, with
+``c = centre(v)`` and ``ds`` the derivative of the scale along ``c``, is
+``J v = factor * gamma * (c - xhat * ds) / scale``, or ``factor * gamma * f'(x) * c``. What
+each kind has for them is in :mod:`normlens.norms.kinds`. For a batch kind it is the map of
+eval mode, with gain and bias into which the running statistics are folded.
 """
 
 from __future__ import annotations
@@ -22,8 +19,12 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
-from normlens.norms.spec import NormKind, NormSpec
+from normlens.norms.kind import NormKind
+from normlens.norms.kinds import KINDS
+from normlens.norms.maps import NormMap, QuadraticMap
+from normlens.norms.spec import NormSpec
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,13 @@ def apply_norm(spec: NormSpec, x: Tensor, gamma: Tensor | None, beta: Tensor | N
     """
     if x.shape[-1] != spec.width:
         raise ValueError(f"input has width {x.shape[-1]}, the norm has {spec.width}")
-    x = x.double()
-    centred = centre(spec, x)
-    if spec.kind is NormKind.DYT:
-        scale, xhat = None, (_alpha(spec) * x).tanh()
-    else:
-        scale = scale_of(spec, centred)
-        xhat = centred / scale
+    norm_map = _map(spec)
+    centred = centre(spec, x.double())
+    scale, xhat = norm_map.scale(spec, centred), norm_map.xhat(spec, centred)
     y = xhat if gamma is None else xhat * gamma.double()
     if beta is not None:
         y = y + beta.double()
-    return NormParts(centred, scale, xhat, y)
+    return NormParts(centred, scale, xhat, y if spec.factor == 1 else y * spec.factor)
 
 
 def centre(spec: NormSpec, x: Tensor) -> Tensor:
@@ -73,22 +70,36 @@ def centre(spec: NormSpec, x: Tensor) -> Tensor:
 
 
 def scale_of(spec: NormSpec, centred: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch 1"]:
-    """The denominator for an already centred input."""
-    return scale_from_mean_square(spec, centred.square().mean(-1, keepdim=True))
+    """The denominator for an already centred input.
+
+    Raises:
+        ValueError: the kind has no scale, or none that is known.
+    """
+    scale = _map(spec).scale(spec, centred)
+    if scale is None:
+        raise ValueError(f"a norm of kind {spec.kind.value} has no known scale")
+    return scale
 
 
 def scale_from_mean_square(spec: NormSpec, mean_square: Tensor) -> Tensor:
     """The denominator from ``mean(centred**2)``; same shape as ``mean_square``.
 
+    Args:
+        spec: of a kind that is ``quadratic``.
+        mean_square: of any shape.
+
     Raises:
-        ValueError: the kind has no scale, or none that is known.
+        ValueError: the kind has no scale, none that is known, or one that is a function of
+            more than the mean square.
     """
+    norm_map = _map(spec)
     if not spec.kind.has_scale:
         raise ValueError(f"a norm of kind {spec.kind.value} has no known scale")
-    if spec.kind.has_live_scale:
-        return (mean_square + (spec.eps or 0.0)).sqrt()
-    constant = spec.fixed_scale if spec.kind is NormKind.FIXED_SCALE else 1.0
-    return torch.full_like(mean_square, constant if constant is not None else 1.0)
+    if not isinstance(norm_map, QuadraticMap):
+        raise ValueError(
+            f"the scale of a norm of kind {spec.kind.value} does not follow from the mean square"
+        )
+    return norm_map.from_mean_square(spec, mean_square)
 
 
 def jacobian_vector_product(
@@ -96,23 +107,46 @@ def jacobian_vector_product(
 ) -> Float[Tensor, "*batch width"]:
     """``J(x) v`` of the norm, float64; the directions it annihilates give 0.
 
-    LayerNorm annihilates the ones direction and, up to eps, the centred input itself.
+    Raises:
+        ValueError: the kind is OPAQUE.
     """
-    parts = apply_norm(spec, x, None, None)
-    c = centre(spec, v.double())
-    if parts.scale is None:
-        return _times(_alpha(spec) * (1 - parts.xhat.square()) * c, gamma)
-    out = c / parts.scale
+    centred = centre(spec, x.double())
+    out = _map(spec).tangent(spec, centred, centre(spec, v.double()))
+    if gamma is not None:
+        out = out * gamma.double()
+    return out if spec.factor == 1 else out * spec.factor
+
+
+def annihilated(spec: NormSpec, x: Tensor) -> Float[Tensor, "*batch k width"]:
+    """Unit directions d with ``J(x) d = 0``, float64; k may be 0.
+
+    * the all-ones direction where the norm is centred: exactly;
+    * the centred input where each token has a live scale: up to eps, ``J d`` being
+      ``eps / scale**2`` (L1: ``eps / scale``) of what a constant scale gives; exactly for
+      L2 and ScaleNorm.
+
+    A direction of length 0 (a constant input, centred) stays 0.
+
+    Args:
+        spec: any kind but OPAQUE.
+        x: input ``[..., width]``.
+
+    Raises:
+        ValueError: the kind is OPAQUE.
+    """
+    _map(spec)
+    x = x.double()
+    directions: list[Tensor] = []
+    if spec.centred:
+        directions.append(torch.ones_like(x))
     if spec.kind.has_live_scale:
-        out = out - parts.xhat * (parts.centred * c).mean(-1, keepdim=True) / parts.scale.square()
-    return _times(out, gamma)
+        directions.append(centre(spec, x))
+    if not directions:
+        return x.new_zeros((*x.shape[:-1], 0, x.shape[-1]))
+    return functional.normalize(torch.stack(directions, -2), dim=-1, eps=0.0).nan_to_num()
 
 
-def _times(value: Tensor, gamma: Tensor | None) -> Tensor:
-    return value if gamma is None else value * gamma.double()
-
-
-def _alpha(spec: NormSpec) -> float:
-    if spec.alpha is None:
-        raise ValueError("a spec of kind dyt needs its alpha")
-    return spec.alpha
+def _map(spec: NormSpec) -> NormMap:
+    if spec.kind is NormKind.OPAQUE:
+        raise ValueError("a norm of kind opaque has no known scale and no known output")
+    return KINDS[spec.kind].norm_map

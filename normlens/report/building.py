@@ -93,7 +93,12 @@ def model_view(identity: theme.Identity, provenance: Mapping[str, Any]) -> Model
 
 
 def _fact(key: str, value: Any) -> str:
-    words = {"live": "live", "scale_free": "fixed (scale-free)", "mixed": "some live, some fixed"}
+    words = {
+        "live": "live",
+        "scale_free": "fixed (scale-free)",
+        "elementwise": "none (elementwise norms)",
+        "mixed": "of several kinds",
+    }
     if key == "weights_sha256":
         return str(value)[:12]
     return words.get(str(value), cell(value)) if key == "kind" else cell(value)

@@ -30,11 +30,14 @@ def save_checkpoint(
     """
     tensors: dict[str, Tensor] = {}
     names = {id(p): n for n, p in model.named_parameters()}
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+    for name, value in model.named_parameters():
+        tensors[f"model.{name}"] = value.detach().contiguous()
+    for name, value in model.named_buffers():
+        # Buffers can be views of one tensor, which the format refuses.
         tensors[f"model.{name}"] = value.detach().clone().contiguous()
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
-            tensors[f"optimizer.{names[id(parameter)]}.{key}"] = value.detach().clone().contiguous()
+            tensors[f"optimizer.{names[id(parameter)]}.{key}"] = value.detach().contiguous()
     with atomic_file(directory / FILE_NAME) as temporary:
         save_file(tensors, temporary, metadata={"normlens": json.dumps(meta, sort_keys=True)})
 

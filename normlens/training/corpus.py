@@ -1,4 +1,4 @@
-"""The books corpus: its held-out excerpts and its tokenizer.
+"""The books corpus: its held-out excerpts and its tokenizers.
 
 Both are functions of the books and the split alone, so they can be made again to the byte.
 """
@@ -6,19 +6,22 @@ Both are functions of the books and the split alone, so they can be made again t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from normlens.atomic import atomic_directory, atomic_file
 from normlens.text.documents import read_documents
-from normlens.training.recipe import Architecture
 from normlens.training.split import Split, load_split
 
 BOS = "<|bos|>"
 HELD_OUT = "books-held-out.jsonl"
+CONTEXT = 128
+TOKENIZERS: Mapping[str, int] = MappingProxyType({"tokenizer": 4096, "tokenizer-512": 512})
+"""Vocabulary of each bundled tokenizer; the small one leaves a narrow model its parameters."""
 
 
 def excerpt(text: str, skip_fraction: float, max_bytes: int) -> str:
@@ -38,29 +41,37 @@ def excerpt(text: str, skip_fraction: float, max_bytes: int) -> str:
     return "".join(taken)
 
 
-def prepare_corpus(books: Path, out: Path, architecture: Architecture) -> tuple[Path, Path]:
-    """Make the held-out excerpts and the tokenizer; existing ones are replaced.
+def prepare_corpus(
+    books: Path,
+    out: Path,
+    *,
+    tokenizers: Mapping[str, int] = TOKENIZERS,
+    context: int = CONTEXT,
+) -> tuple[Path, ...]:
+    """Make the held-out excerpts and the tokenizers; existing ones are replaced.
 
     Args:
         books: directory of ``<gutenberg id>.txt``.
-        out: directory that gets ``text/books-held-out.jsonl`` and ``tokenizer/``.
-        architecture: whose vocabulary and context the tokenizer gets.
+        out: directory that gets ``text/books-held-out.jsonl`` and a directory a tokenizer.
+        tokenizers: vocabulary of each by the name of its directory.
+        context: recorded with each as its longest sequence.
 
     Returns:
-        The two paths.
+        The paths.
 
     Raises:
         BadText: a held-out book is missing, or there is no training book.
         OutputError: ``out`` cannot be written.
     """
     split = load_split()
-    held_out, tokenizer = out / "text" / HELD_OUT, out / "tokenizer"
+    held_out = out / "text" / HELD_OUT
     training = split.training_books(books)
     write_held_out(books, split, held_out)
-    trained = train_tokenizer(training, architecture.vocabulary, architecture.context)
-    with atomic_directory(tokenizer, replace=True) as temporary:
-        trained.save_pretrained(temporary)
-    return held_out, tokenizer
+    for name, vocabulary in tokenizers.items():
+        trained = train_tokenizer(training, vocabulary, context)
+        with atomic_directory(out / name, replace=True) as temporary:
+            trained.save_pretrained(temporary)
+    return (held_out, *(out / name for name in tokenizers))
 
 
 def write_held_out(books: Path, split: Split, out: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from normlens.training.job import Job
+from normlens.training.removal_sites import removal_switches
 from normlens.training.schedule import Freeze, freezes
 from normlens.training.trainer import Trainer
 
@@ -48,7 +49,7 @@ def estimate(job: Job) -> Estimate:
     """Train one step of ``job``, which is spent by that, and scale it up."""
     recipe = job.recipe
     removal = recipe.removal
-    events = freezes(removal, job.layers) if removal is not None else ()
+    events = freezes(removal, removal_switches(job.model)) if removal is not None else ()
     device = next(job.model.parameters()).device
     ids = job.stream.batch(0).to(device)
     trainer = Trainer(recipe, job.model)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 from torch import Tensor, nn
-from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from normlens.models.devices import usable_device
 from normlens.text import Documents, encode, read_documents
 from normlens.training.recipe import Recipe
-from normlens.training.removal import removable_layers
+from normlens.training.removal_sites import removal_switches
 from normlens.training.schedule import check_schedule
 from normlens.training.start import start_of
-from normlens.training.stream import TokenStream
+from normlens.training.stream import TokenStream, Windows
 from normlens.training.text import TrainingText
 
 
@@ -34,7 +34,7 @@ class Job:
     """
 
     recipe: Recipe
-    model: GPT2LMHeadModel
+    model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     stream: TokenStream
     held_out: Int[Tensor, "sequence context"]
@@ -46,11 +46,6 @@ class Job:
         """Tokens per sequence, BOS included."""
         return int(self.held_out.shape[1])
 
-    @property
-    def layers(self) -> int:
-        """Number of blocks."""
-        return len(self.model.transformer.h)
-
 
 def prepare(
     recipe: Recipe,
@@ -58,6 +53,7 @@ def prepare(
     *,
     held_out: Documents | None = None,
     device: str = "cpu",
+    windows: Windows | None = None,
 ) -> Job:
     """Open the model, tokenise the text, and check that the recipe can be carried out.
 
@@ -66,6 +62,7 @@ def prepare(
         text: what to train on.
         held_out: what to evaluate on; by default the bundled held-out excerpts.
         device: where to train.
+        windows: of a process that prepares several jobs, so that they tokenise once.
 
     Raises:
         UsageError: the recipe does not fit the model, the text or this machine.
@@ -75,23 +72,22 @@ def prepare(
     target = usable_device(device)
     start = start_of(recipe)
     if recipe.removal is not None:
-        check_schedule(recipe.removal, removable_layers(start.model), recipe.steps)
-    context = recipe.context or start.model.config.n_positions
+        check_schedule(recipe.removal, removal_switches(start.model), recipe.steps)
+    context = recipe.context or start.context
     stream = TokenStream(
-        text.documents(),
+        (windows or Windows()).of(text, start.tokenizer, context),
         start.tokenizer,
-        context=context,
         batch_size=recipe.batch_size,
         data_seed=recipe.data_seed,
     )
     documents = held_out or read_documents("books")
-    windows = encode(documents, start.tokenizer, context=context, tails=False).ids
-    count = min(recipe.evaluation_sequences, len(windows))
-    rows = np.linspace(0, len(windows) - 1, count).round().astype(int)
+    evaluated = encode(documents, start.tokenizer, context=context, tails=False).ids
+    count = min(recipe.evaluation_sequences, len(evaluated))
+    rows = np.linspace(0, len(evaluated) - 1, count).round().astype(int)
     identity = {
         "recipe": recipe.digest(),
         "corpus": text.sha256,
         "ancestor": start.ancestor_sha256,
     }
     nn.Module.to(start.model, target)
-    return Job(recipe, start.model, start.tokenizer, stream, windows[rows], identity, text.option)
+    return Job(recipe, start.model, start.tokenizer, stream, evaluated[rows], identity, text.option)

@@ -18,13 +18,14 @@ from pathlib import Path
 
 from jaxtyping import Int
 from torch import Tensor
-from transformers import GPT2LMHeadModel
+from transformers import PreTrainedModel
 
 from normlens.errors import TrainingDiverged
 from normlens.training.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from normlens.training.log import TrainingLog
 from normlens.training.objective import evaluate
 from normlens.training.recipe import Recipe
+from normlens.training.replicas import Replicas, alone
 from normlens.training.stream import TokenStream
 from normlens.training.trainer import StepLosses, Trainer
 
@@ -54,12 +55,13 @@ class Progress:
 
 def train(
     recipe: Recipe,
-    model: GPT2LMHeadModel,
+    model: PreTrainedModel,
     stream: TokenStream,
     held_out: Int[Tensor, "batch pos"],
     run: Path,
     identity: dict[str, str],
     report: Callable[[Progress], None] = lambda _: None,
+    replicas: Replicas | None = None,
 ) -> None:
     """Train ``model`` in place to the end of ``recipe``, resuming from ``run`` if it can.
 
@@ -71,18 +73,20 @@ def train(
         run: directory of checkpoint and log.
         identity: what a checkpoint must agree on to be resumed (recipe, corpus, ancestor).
         report: called after every step.
+        replicas: the processes that train copies of the model; by default this one alone.
 
     Raises:
         TrainingDiverged: see the module docstring.
         StoreMismatch: ``run`` holds a checkpoint of another run.
         OutputError: ``run`` cannot be written.
     """
-    trainer = Trainer(recipe, model)
-    done = load_checkpoint(run, model, trainer.optimizer, identity)
     device = next(model.parameters()).device
+    replicas = replicas or alone(device)
+    trainer = Trainer(recipe, model, replicas)
+    done = load_checkpoint(run, model, trainer.optimizer, identity)
     started = time.monotonic()
     model.train()
-    with TrainingLog(run / "log.csv", keep_below=done) as log:
+    with TrainingLog(run / "log.csv", keep_below=done, writes=replicas.first) as log:
         evaluation = (log.kept("held_out_loss") or [math.nan])[-1]
         running = _running_loss(log.kept("loss"))
         for step in range(done, recipe.steps):
@@ -103,7 +107,7 @@ def train(
                 live_scales=live,
                 held_out_loss=evaluation,
             )
-            if (step + 1) % recipe.checkpoint_every == 0 or last:
+            if replicas.first and ((step + 1) % recipe.checkpoint_every == 0 or last):
                 save_checkpoint(run, model, trainer.optimizer, {**identity, "step": step + 1})
             tokens = (step + 1 - done) * stream.tokens_per_step
             speed = tokens / (time.monotonic() - started)

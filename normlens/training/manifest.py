@@ -19,8 +19,9 @@ from typing import Any
 from normlens.atomic import atomic_file
 from normlens.errors import CorruptModel, StoreMismatch, UsageError
 from normlens.resources import data_path
-from normlens.training.recipe import load_recipe
+from normlens.training.recipe import Recipe, load_recipe
 from normlens.training.split import corpus_hash, load_split
+from normlens.training.sweep import resolved
 
 NAME = "MANIFEST.json"
 CARD = "normlens.json"
@@ -49,6 +50,7 @@ ORIGINS = {
     "recipes": Origin("written by hand", OWN),
     "text": Origin("excerpts of the held-out books", PUBLIC_DOMAIN, PREPARE),
     "tokenizer": Origin("learnt from the training books", OWN, PREPARE),
+    "tokenizer-512": Origin("learnt from the training books", OWN, PREPARE),
     "prompts": Origin(
         "made from templates", OWN, "python -m normlens.training.prompts data/prompts"
     ),
@@ -159,7 +161,7 @@ def _model(path: Path, corpus: str) -> dict[str, Any]:
     card = _read(path / CARD)
     ancestor = card["ancestor"]
     expected = {
-        "recipe_sha256": load_recipe(path.name).digest(),
+        "recipe_sha256": _recipe_of(path.name, card).digest(),
         "corpus_sha256": corpus,
         "ancestor_sha256": ancestor
         and corpus_hash(sorted((path.parent / ancestor).glob("*.safetensors"))),
@@ -171,6 +173,14 @@ def _model(path: Path, corpus: str) -> dict[str, Any]:
                 f"{value}; train it again: {card['command']}"
             )
     return {key: value for key, value in card.items() if key not in ("name", "purpose")}
+
+
+def _recipe_of(name: str, card: dict[str, Any]) -> Recipe:
+    """The bundled recipe, with the rate and the seed that a queue chose for the model."""
+    recipe = load_recipe(name)
+    if "sweep" not in card:
+        return recipe
+    return resolved(recipe, lr=card["lr"], seed=card["seed"])
 
 
 def _read(path: Path) -> dict[str, Any]:

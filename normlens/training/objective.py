@@ -11,18 +11,26 @@ from normlens.training.recipe import AuxiliaryScaleLoss
 
 
 def auxiliary_scale_loss(
-    x: Float[Tensor, "batch pos width"], eps: float, auxiliary: AuxiliaryScaleLoss
+    x: Float[Tensor, "batch pos width"],
+    eps: float,
+    auxiliary: AuxiliaryScaleLoss,
+    *,
+    centred: bool = True,
+    anchor: Tensor | None = None,
 ) -> Float[Tensor, ""]:
     """``weight * mean_pos (scale_pos - target)**2`` of the final norm's input.
 
-    ``scale_pos = sqrt(var + eps)`` over the last axis; ``target`` is its mean over
-    positions from 1 on, without gradient. The units are those of ``x`` squared.
+    ``scale_pos = sqrt(var + eps)`` over the last axis, ``sqrt(mean(x**2) + eps)`` where the
+    norm does not centre; ``target`` is its mean over positions from 1 on, without gradient,
+    or the constant ``anchor``. The units are those of ``x`` squared.
 
     Source: 2507.02559, auxiliary loss. There the target also leaves out end-of-text
-    tokens; training sequences hold none but the first token.
+    tokens; training sequences hold none but the first token. With ``anchor``: 2602.10408,
+    the fixed-target scale loss, a mean over every position of the batch.
     """
-    scale = (x.var(-1, correction=0) + eps).sqrt()
-    target = scale[:, 1:].detach().mean()
+    spread = x.var(-1, correction=0) if centred else x.square().mean(-1)
+    scale = (spread + eps).sqrt()
+    target = scale[:, 1:].detach().mean() if anchor is None else anchor
     return auxiliary.weight * (scale - target).square().mean()
 
 

@@ -1,4 +1,4 @@
-"""Removing the scale of every LayerNorm of a GPT-2-type model while it trains.
+"""Removing the scale of every norm of a causal language model while it trains.
 
 1. Every norm becomes a :class:`RemovableNorm` that still divides by the live scale and
    keeps an exponential moving average of the mean scale over all tokens.
@@ -7,179 +7,121 @@
    value frozen first.
 3. When all are frozen the modules are exchanged for :class:`FixedScale`.
 
-Source: 2507.02559 (recipe and schedule), 2409.13710 (FakeLN).
+Which norms there are, and where q/k and v can be told apart, says
+:mod:`normlens.training.removal_sites`; the order :mod:`normlens.training.schedule`.
+
+Source: 2507.02559 (recipe and schedule), 2409.13710 (FakeLN). Both are about GPT-2; RMSNorms,
+norms on queries and keys and norms after branches are this project's extension.
 """
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
-from transformers import GPT2LMHeadModel, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from normlens.errors import NotApplicable
-from normlens.models.detect import HUGE_EPS
-from normlens.norms.fixed_scale import FixedScale
+from normlens.models.families import family_of
+from normlens.models.heads import head_counts
+from normlens.models.lens import Layout
 from normlens.training.recipe import Removal
-
-
-class RemovableNorm(nn.Module):
-    """A LayerNorm whose divisor can be fixed, for q/k and v separately.
-
-    With ``split`` the output is ``[y_qk, y_v]`` along the last axis, for
-    :class:`SplitProjection`; without it only the ``qk`` switch exists.
-    """
-
-    average: Tensor
-
-    def __init__(self, norm: nn.LayerNorm, *, split: bool) -> None:
-        super().__init__()
-        self.eps = norm.eps
-        self.weight, self.bias = norm.weight, norm.bias
-        self.split = split
-        self.frozen = False
-        self.frozen_v = False
-        self.observed: Tensor | None = None
-        self.register_buffer("average", torch.tensor(float("nan")))
-
-    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch out"]:
-        """Normalise with the live or the frozen scale."""
-        centred = x - x.mean(-1, keepdim=True)
-        live = (centred.square().mean(-1, keepdim=True) + self.eps).sqrt()
-        self.observed = live.detach().mean()
-        first = self._affine(centred / (self.average if self.frozen else live))
-        if not self.split:
-            return first
-        if self.frozen == self.frozen_v:
-            return torch.cat([first, first], -1)
-        return torch.cat([first, self._affine(centred / live)], -1)
-
-    def _affine(self, xhat: Tensor) -> Tensor:
-        return xhat * self.weight + self.bias
-
-    def update_average(self, decay: float) -> None:
-        """Take the last forward's mean scale into the average, unless frozen."""
-        if self.frozen or self.observed is None:
-            return
-        if torch.isnan(self.average):
-            self.average.copy_(self.observed)
-        else:
-            self.average.mul_(decay).add_(self.observed, alpha=1 - decay)
-
-    def fixed(self) -> FixedScale:
-        """The FixedScale this norm has become."""
-        module = FixedScale(self.weight.shape[0], self.average.item())
-        module.weight, module.bias = self.weight, self.bias
-        return module
-
-
-class SplitProjection(nn.Module):
-    """The fused q,k,v projection fed with ``[y_qk, y_v]``."""
-
-    def __init__(self, projection: Conv1D) -> None:
-        super().__init__()
-        self.weight, self.bias = projection.weight, projection.bias
-
-    def forward(self, y: Float[Tensor, "batch pos two_width"]) -> Float[Tensor, "batch pos qkv"]:
-        """Project to q and k from the first half, to v from the second."""
-        y_qk, y_v = y.chunk(2, -1)
-        width = y_v.shape[-1]
-        w_qk, w_v = self.weight[:, : 2 * width], self.weight[:, 2 * width :]
-        b_qk, b_v = self.bias[: 2 * width], self.bias[2 * width :]
-        qk = functional.linear(y_qk, w_qk.T, b_qk)
-        return torch.cat([qk, functional.linear(y_v, w_v.T, b_v)], -1)
+from normlens.training.removal_norm import RemovableNorm
+from normlens.training.removal_sites import RemovalSite, removal_sites
+from normlens.training.removal_views import FusedProjection, ViewProjection
+from normlens.training.schedule import freeze_step
 
 
 class NormRemoval:
     """Drives the removal of one model by a schedule; its only memory is the averages.
 
     Args:
-        model: a GPT-2-type model with live LayerNorms; its norms are exchanged in place.
+        model: a causal language model with live norms; they are exchanged in place.
         plan: the schedule.
 
     Raises:
-        NotApplicable: another architecture, or a norm that is no live LayerNorm.
+        NotApplicable: a scale cannot be frozen; see
+            :func:`~normlens.training.removal_sites.removal_sites`.
+        UsageError: the schedule lacks a phase that the model needs.
     """
 
     def __init__(self, model: PreTrainedModel, plan: Removal) -> None:
-        layers = removable_layers(model)
         self.model = model
         self.plan = plan
-        blocks = [f"transformer.h.{layer}" for layer in range(layers)]
-        self._attention = {f"{block}.ln_1": self._removable(f"{block}.ln_1") for block in blocks}
-        self._mlp = {f"{block}.ln_2": self._removable(f"{block}.ln_2") for block in blocks}
-        self._final = {"transformer.ln_f": self._removable("transformer.ln_f")}
-        self._projections = {f"{block}.attn.c_attn": _projection(model, block) for block in blocks}
-        for path, projection in self._projections.items():
-            model.set_submodule(path, SplitProjection(projection))
+        sites = removal_sites(model)
+        self._steps = {
+            found.site.path: [freeze_step(plan, switch) for switch in found.switches]
+            for found in sites
+        }
+        self._step = 0
+        self._first = min(step for steps in self._steps.values() for step in steps)
+        self._norms: dict[str, RemovableNorm] = {}
+        self._readers: dict[str, nn.Module] = {}
+        self._final: RemovableNorm | None = None
+        for found in sites:
+            self._exchange(found)
 
     def advance(self, step: int) -> int:
         """Set the switches that hold at ``step``; returns how many scales are still live."""
-        plan = self.plan
-        for layer, norm in enumerate(self._mlp.values()):
-            norm.frozen = step >= plan.mlp.step(layer)
-        for layer, norm in enumerate(self._attention.values()):
-            norm.frozen = step >= plan.qk.step(layer)
-            norm.frozen_v = step >= plan.v.step(layer)
-        for norm in self._final.values():
-            norm.frozen = step >= plan.final_step
-        return sum(
-            (not norm.frozen) + (norm.split and not norm.frozen_v)
-            for norm in self._norms().values()
-        )
+        self._step = step
+        live = 0
+        for path, norm in self._norms.items():
+            norm.frozen = [step >= at for at in self._steps[path]]
+            live += norm.frozen.count(False)
+        if step == self._first and self._final is not None:
+            # Of the positions other than the first where that one is apart.
+            self._final.anchor.copy_(self._final.average.reshape(-1)[-1])
+        return live
 
     def observe(self) -> None:
-        """Update the averages from the last forward pass."""
-        for norm in self._norms().values():
+        """Update the averages from the forward passes since the last call."""
+        for norm in self._norms.values():
             norm.update_average(self.plan.ema)
+
+    @property
+    def anchor(self) -> Tensor | None:
+        """Target of the scale-anchor loss in this step: a scalar, in the units of the stream.
+
+        The mean scale of the final norm's input as it was when the first norm was frozen;
+        None before that, and where there is no final norm.
+        """
+        if self._final is None or self._step < self._first:
+            return None
+        return self._final.anchor
 
     def finish(self) -> None:
         """Exchange every norm for its FixedScale and give the projections back."""
-        for path, norm in self._norms().items():
+        for path, norm in self._norms.items():
             self.model.set_submodule(path, norm.fixed())
-        for path, projection in self._projections.items():
-            self.model.set_submodule(path, projection)
+        for path, linear in self._readers.items():
+            self.model.set_submodule(path, linear)
 
-    def _norms(self) -> dict[str, RemovableNorm]:
-        return {**self._attention, **self._mlp, **self._final}
-
-    def _removable(self, path: str) -> RemovableNorm:
-        norm = self.model.get_submodule(path)
-        assert isinstance(norm, nn.LayerNorm)
-        removable = RemovableNorm(norm, split=path.endswith(".ln_1"))
-        self.model.set_submodule(path, removable)
-        return removable
-
-
-def removable_layers(model: PreTrainedModel) -> int:
-    """Number of blocks of a model whose norms can be removed.
-
-    Raises:
-        NotApplicable: the removal is not known to work on this model; says why.
-    """
-    name = type(model).__name__
-    if not isinstance(model, GPT2LMHeadModel):
-        raise NotApplicable(
-            f"norm removal handles GPT-2-type models with LayerNorm, not {name}: no recipe "
-            "that removes the scales of a pretrained RMSNorm model is known; use a GPT-2-type model"
+    def _exchange(self, found: RemovalSite) -> None:
+        path, views = found.site.path, len(found.switches)
+        final = found.switches[0].phase == "final"
+        before_last = found.site.layout in (Layout.BATCH_POS, Layout.BATCH_HEAD_POS)
+        norm = RemovableNorm(
+            self.model.get_submodule(path),
+            found.site.spec,
+            views=views,
+            anchored=final,
+            apart=self.plan.first_position == "apart" and before_last,
         )
-    if model.config.add_cross_attention:
-        raise NotApplicable(
-            "norm removal handles decoders, and this model has cross-attention norms; "
-            "use a model without add_cross_attention"
-        )
-    for path, module in model.named_modules():
-        fixed = isinstance(module, FixedScale)
-        if fixed or (isinstance(module, nn.LayerNorm) and module.eps >= HUGE_EPS):
-            raise NotApplicable(
-                f"the scale of {path} is a constant already; start from the model with live norms"
+        self._norms[path] = norm
+        if final:
+            self._final = norm
+        self.model.set_submodule(path, norm)
+        for reader, index in found.readers:
+            linear = self.model.get_submodule(reader)
+            self._readers[reader] = linear
+            self.model.set_submodule(
+                reader, self._projection(linear, index, views, fused=reader == found.fused)
             )
-    return len(model.transformer.h)
 
-
-def _projection(model: PreTrainedModel, block: str) -> Conv1D:
-    projection = model.get_submodule(f"{block}.attn.c_attn")
-    assert isinstance(projection, Conv1D)
-    return projection
+    def _projection(self, linear: nn.Module, index: int, views: int, *, fused: bool) -> nn.Module:
+        if not fused:
+            assert isinstance(linear, nn.Linear)
+            return ViewProjection(linear, index, views)
+        assert isinstance(linear, (nn.Linear, Conv1D))
+        order = family_of(self.model).fused_qkv
+        assert order is not None
+        heads, kv_heads = head_counts(self.model)
+        return FusedProjection(linear, index, views, order=order, heads=heads, kv_heads=kv_heads)

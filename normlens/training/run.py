@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from normlens.errors import OutputError
 from normlens.models.export import write_model
 from normlens.text import Documents
+from normlens.training.claim import claimed
 from normlens.training.job import Job, prepare
 from normlens.training.loop import Progress, train
 from normlens.training.objective import evaluate
 from normlens.training.recipe import Recipe
+from normlens.training.replicas import replicas
+from normlens.training.stream import Windows
 from normlens.training.text import TrainingText
 
 MODEL_DIRECTORY = "model"
@@ -32,6 +33,8 @@ def run_recipe(
     held_out: Documents | None = None,
     device: str = "cpu",
     command: str | None = None,
+    notes: Mapping[str, object] | None = None,
+    windows: Windows | None = None,
     report: Callable[[Progress], None] = lambda _: None,
 ) -> Path:
     """Run ``recipe`` on ``text`` in directory ``run``; returns the model directory.
@@ -47,6 +50,8 @@ def run_recipe(
         held_out: what to evaluate on; by default the bundled held-out excerpts.
         device: where to train.
         command: recorded on the model's card; by default the ``normlens train`` command.
+        notes: more entries of the card (what a sweep found).
+        windows: of a process that makes several runs, so that they tokenise once.
         report: called after every step.
 
     Raises:
@@ -56,35 +61,27 @@ def run_recipe(
         UsageError: as :func:`~normlens.training.job.prepare`.
         LoadError: as :func:`~normlens.training.job.prepare`.
     """
-    with _claimed(run):
-        job = prepare(recipe, text, held_out=held_out, device=device)
-        train(recipe, job.model, job.stream, job.held_out, run, job.identity, report)
-        out = run / MODEL_DIRECTORY
-        card = _card(job, command or f"normlens train {recipe.name} {job.option} --out RUN")
-        write_model(job.model, job.tokenizer, out, card=card, replace=True)
+    team = replicas(device)
+    out = run / MODEL_DIRECTORY
+    with _claimed(run) if team.first else nullcontext():
+        job = prepare(recipe, text, held_out=held_out, device=team.device, windows=windows)
+        train(recipe, job.model, job.stream, job.held_out, run, job.identity, report, team)
+        if team.first:
+            card = _card(job, command or f"normlens train {recipe.name} {job.option} --out RUN")
+            write_model(job.model, job.tokenizer, out, card={**card, **(notes or {})}, replace=True)
     return out
 
 
 @contextmanager
 def _claimed(run: Path) -> Iterator[None]:
-    """Make ``run`` and keep other processes out of it."""
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(run / LOCK)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise OutputError(
-            f"another process trains in {run}; wait for it or choose another --out"
-        ) from error
-    except OSError as error:
-        raise OutputError(
-            f"cannot write to {run}: {error.strerror}; choose another --out"
-        ) from error
-    try:
+    """Keep other processes out of ``run``, and clear what a killed one was writing."""
+    with claimed(run, LOCK) as mine:
+        if not mine:
+            raise OutputError(
+                f"another process trains in {run}; wait for it or choose another --out"
+            )
         _remove_temporaries(run)
         yield
-    finally:
-        lock.release()
 
 
 def _remove_temporaries(run: Path) -> None:
@@ -107,6 +104,9 @@ def _card(job: Job, command: str) -> dict[str, object]:
         "ancestor_sha256": job.identity["ancestor"] or None,
         "recipe_sha256": job.identity["recipe"],
         "corpus_sha256": job.identity["corpus"],
+        "lr": recipe.optimizer.lr,
+        "seed": recipe.seed,
+        "data_seed": recipe.data_seed,
         "training_tokens": recipe.steps * recipe.batch_size * job.context,
         "held_out_loss_nats_per_token": round(loss, 6),
         "versions": {name: version(name) for name in ("torch", "transformers", "tokenizers")}

@@ -7,6 +7,8 @@ put before every window. An epoch is a permutation of the windows drawn from
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 
 import numpy as np
@@ -17,49 +19,80 @@ from transformers import PreTrainedTokenizerBase
 
 from normlens.errors import BadText, UsageError
 from normlens.text.encoding import require_bos, token_ids
+from normlens.training.text import TrainingText
+
+
+class Windows:
+    """The training windows of a text; each text is tokenised once per tokenizer and context."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, int], np.ndarray] = {}
+
+    def of(
+        self, text: TrainingText, tokenizer: PreTrainedTokenizerBase, context: int
+    ) -> Int[np.ndarray, "window token"]:
+        """:func:`cut` of a text's documents.
+
+        Raises:
+            BadText: a document cannot be read, or none fills a window.
+        """
+        vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True).encode()
+        key = (text.sha256, hashlib.sha256(vocabulary).hexdigest(), context)
+        if key not in self._known:
+            self._known[key] = cut(text.documents(), tokenizer, context)
+        return self._known[key]
+
+
+def cut(
+    documents: Iterable[str], tokenizer: PreTrainedTokenizerBase, context: int
+) -> Int[np.ndarray, "window token"]:
+    """Windows of ``context - 1`` tokens; none crosses from one document into the next.
+
+    Raises:
+        BadText: no document fills a window.
+    """
+    windows = [np.empty((0, context - 1), dtype=np.int32)]
+    for text in documents:
+        ids = np.asarray(token_ids(tokenizer, text), dtype=np.int32)
+        whole = len(ids) // (context - 1)
+        windows.append(ids[: whole * (context - 1)].reshape(whole, context - 1))
+    found = np.concatenate(windows)
+    if not len(found):
+        raise BadText(
+            f"no training document has {context - 1} tokens, one window; "
+            "give longer texts or a shorter context"
+        )
+    return found
 
 
 class TokenStream:
     """All training windows, addressable by step.
 
     Args:
-        documents: texts; a window never crosses from one into the next.
+        windows: of :func:`cut`.
         tokenizer: must define a BOS token.
-        context: tokens per sequence, BOS included.
         batch_size: sequences per step.
         data_seed: seed of the order.
 
     Raises:
         UsageError: the tokenizer has no BOS token.
-        BadText: no document fills a window.
     """
 
     def __init__(
         self,
-        documents: Iterable[str],
+        windows: Int[np.ndarray, "window token"],
         tokenizer: PreTrainedTokenizerBase,
         *,
-        context: int,
         batch_size: int,
         data_seed: int,
     ) -> None:
         if tokenizer.bos_token_id is None:
             raise UsageError("the tokenizer has no BOS token, which training puts first; add one")
-        windows = [np.empty((0, context - 1), dtype=np.int32)]
-        for text in documents:
-            ids = np.asarray(token_ids(tokenizer, text), dtype=np.int32)
-            whole = len(ids) // (context - 1)
-            windows.append(ids[: whole * (context - 1)].reshape(whole, context - 1))
-        self.windows = np.concatenate(windows)
-        if not len(self.windows):
-            raise BadText(
-                f"no training document has {context - 1} tokens, one window; "
-                "give longer texts or a shorter context"
-            )
+        self.windows = windows
         self.bos = require_bos(tokenizer)
         self.batch_size = batch_size
         self.data_seed = data_seed
-        self.tokens_per_step = batch_size * context
+        self.tokens_per_step = batch_size * (windows.shape[1] + 1)
         self._epoch = -1
         self._permutation = np.empty(0, dtype=np.int64)
 

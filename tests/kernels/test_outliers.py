@@ -21,14 +21,10 @@ from normlens.capture.protocol import Context, Finding, Observed
 from normlens.capture.tree import plain_tree
 from normlens.catalog import Need
 from normlens.catalog.outliers import OutliersParameters
+from normlens.kernels.outlier_inputs import linear_inputs, unseen_mlps
 from normlens.kernels.outlier_massive import sequence_medians
 from normlens.kernels.outlier_moments import feature_kurtosis
-from normlens.kernels.outlier_views import (
-    centres_residual,
-    linear_inputs,
-    rotation,
-    unseen_mlps,
-)
+from normlens.kernels.outlier_views import centres_residual, rotation
 from normlens.kernels.outliers import KERNEL
 from normlens.models.blocks import block_modules
 from normlens.models.lens import Role

@@ -138,18 +138,30 @@ def test_token_scale_of_each_kind() -> None:
     specs = {
         NormSpec(NormKind.LAYER_NORM, 4, eps=9.0, centred=True): (4.0, None),
         NormSpec(NormKind.RMS_NORM, 4, eps=9.0): (5.0, None),
-        NormSpec(NormKind.FIXED_SCALE, 4, centred=True, fixed_scale=2.5): (7**0.5, 2.5),
-        NormSpec(NormKind.FIXED_SCALE, 4, fixed_scale=2.5): (4.0, 2.5),
+        NormSpec(NormKind.SIMPLE_RMS_NORM, 4, eps=9.0): (5.0, None),
+        NormSpec(NormKind.SCALE_NORM, 4, eps=0.1, gain=True): (8.0, None),
+        NormSpec(NormKind.L2_NORM, 4, eps=9.0): (9.0, None),
+        NormSpec(NormKind.FIXED_SCALE, 4, centred=True, fixed_scale=2.5): (7**0.5, [2.5] * 3),
+        NormSpec(NormKind.FIXED_SCALE, 4, fixed_scale=2.5): (4.0, [2.5] * 3),
+        NormSpec(NormKind.FIXED_SCALE, 4, position_scales=(2.5, 0.5)): (4.0, [2.5, 0.5, 0.5]),
         NormSpec(
             NormKind.FIXED_SCALE, 4, eps=1e12, centred=True, fixed_scale=1e6, eps_encoded=True
-        ): (7**0.5, 1e6),
-        NormSpec(NormKind.IDENTITY, 4): (7**0.5, 1.0),
+        ): (7**0.5, [1e6] * 3),
+        NormSpec(NormKind.IDENTITY, 4): (7**0.5, [1.0] * 3),
+        NormSpec(NormKind.BATCH_NORM, 4, eps=0.1): (7**0.5, None),
     }
-    for spec, (would_be, constant) in specs.items():
-        assert token_scale(spec, mean, variance).item() == pytest.approx(would_be), spec
-        assert constant_scale(spec) == constant, spec
-    with pytest.raises(ValueError, match="opaque"):
-        token_scale(NormSpec(NormKind.OPAQUE, 4), mean, variance)
+    for spec, (scale, constants) in specs.items():
+        assert token_scale(spec, mean, variance).item() == pytest.approx(scale), spec
+        found = constant_scale(spec, 3)
+        assert (None if found is None else found.tolist()) == constants, spec
+    for kind in (NormKind.L1_NORM, NormKind.CRMS_NORM):
+        measured = torch.tensor(0.75)
+        assert token_scale(NormSpec(kind, 4, eps=9.0), mean, variance, measured) is measured
+        with pytest.raises(ValueError, match="has to be measured"):
+            token_scale(NormSpec(kind, 4, eps=9.0), mean, variance)
+    for kind in (NormKind.OPAQUE, NormKind.DYT, NormKind.ELN):
+        with pytest.raises(ValueError, match=kind.value):
+            token_scale(NormSpec(kind, 4, alpha=0.5), mean, variance)
 
 
 def test_constant_scale_has_no_spread_and_two_points_have_a_known_one(lens: Lens) -> None:
@@ -275,7 +287,7 @@ def test_no_scale_is_invented_for_an_opaque_norm() -> None:
     blind = dataclasses.replace(
         lens, sites=tuple(dataclasses.replace(s, spec=opaque) for s in lens.sites)
     )
-    with pytest.raises(NotApplicable, match="no norm whose scale is known"):
+    with pytest.raises(NotApplicable, match="no norm that divides tokens by a known scale"):
         KERNEL.init(context_of(blind, ScaleParameters(), context.sequences))
 
 

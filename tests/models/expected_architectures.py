@@ -83,6 +83,18 @@ EXPECTED = {
     "glm4": rms(SANDWICH),
     "bert": Expected("post_attn post_mlp", "embed", "other", stream=POST, causal=False),
     "bert-encoder": Expected("post_attn post_mlp", "embed", "", stream=POST, causal=False),
+    "decoder": Expected(PRE),
+    "decoder-sandwich-qk": rms(f"pre_attn {QK} post_attn pre_mlp post_mlp"),
+    "decoder-post": Expected("post_attn post_mlp", last="", stream=POST),
+    "decoder-hybrid": Expected("q:4 k:4 v pre_mlp", stream=frozenset({"pre_mlp"})),
+    "decoder-every-linear": Expected("pre_attn pre_o pre_mlp pre_down"),
+    "decoder-ngpt": Expected(
+        "q:4 k:4 post_attn exit_attn post_mlp exit_mlp",
+        first="embed",
+        last="",
+        kind=NormKind.RMS_NORM,
+        stream=frozenset({"embed", "exit_attn", "exit_mlp"}),
+    ),
 }
 
 

@@ -22,7 +22,7 @@ Record = Callable[[str, object], None]
 pytestmark = pytest.mark.components
 
 NAMES = ("residual", "branches", "gradients", "outliers", "outlier-ablation")
-POST_LN = ("opt-post", "bert", "bert-encoder")
+ON_STREAM = ("opt-post", "bert", "bert-encoder", "decoder-post", "decoder-hybrid", "decoder-ngpt")
 
 each_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
@@ -57,7 +57,7 @@ def test_residual(architecture: str, record_property: Record) -> None:
 @pytest.mark.architecture_cell("branches")
 @each_architecture
 def test_branches(architecture: str, record_property: Record) -> None:
-    assert applies(architecture, "branches", record_property) == (architecture not in POST_LN)
+    assert applies(architecture, "branches", record_property) == (architecture not in ON_STREAM)
 
 
 @pytest.mark.architecture_cell("gradients")

@@ -49,13 +49,16 @@ from tests.oracles import direct_effect as oracle
 
 pytestmark = pytest.mark.components
 
-POST_LN = ("opt-post", "bert", "bert-encoder")
-NORM_AFTER_ATTENTION = ("gemma2", "gemma3", "olmo2", "olmo3", "glm4")
+ON_STREAM = ("opt-post", "bert", "bert-encoder", "decoder-post", "decoder-hybrid", "decoder-ngpt")
+NORM_AFTER_ATTENTION = ("gemma2", "gemma3", "olmo2", "olmo3", "glm4", "decoder-sandwich-qk")
 SCALED = ("granite", "cohere", "cohere-plain", "cohere2", "gemma2")
-APPLICABLE = [name for name in ARCHITECTURES if name not in POST_LN]
+APPLICABLE = [name for name in ARCHITECTURES if name not in ON_STREAM]
 WITHOUT_TRANSFORMER_LENS = {
     "phi-qk": "q_layernorm",
     "falcon-new": "split",
+    "decoder": "does not know",
+    "decoder-sandwich-qk": "does not know",
+    "decoder-every-linear": "does not know",
 }
 """Layouts that TransformerLens 4.3 cannot take apart, and a word of what it says."""
 
@@ -98,7 +101,7 @@ def test_components_sum_to_the_final_residual(
     architecture: str, record_property: Callable[[str, object], None]
 ) -> None:
     lens = opened(architecture)
-    if architecture in POST_LN:
+    if architecture in ON_STREAM:
         with pytest.raises(NotApplicable, match="stand on the residual stream") as reason:
             component_view(lens)
         record_property("not_applicable", words(architecture, str(reason.value)))
@@ -174,7 +177,7 @@ def test_contributions_add_up_to_the_raw_logit(
 ) -> None:
     lens = opened(architecture)
     (result,) = runner.run(["logit-attribution"], lens, sequences_of(random_rows()), batch_size=3)
-    if architecture in POST_LN:
+    if architecture in ON_STREAM:
         (reason,) = result.not_applicable.values()
         record_property("not_applicable", words(architecture, reason))
         assert "residual stream" in reason or "encoder" in reason

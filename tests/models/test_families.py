@@ -108,6 +108,6 @@ def test_an_unknown_family_says_which_are_known() -> None:
 
 
 def test_the_table_in_the_docs_has_every_architecture() -> None:
-    """Made by ``make architectures``."""
+    """Made by ``make tables``."""
     rows = json.loads(TABLE.read_text(encoding="utf-8"))["rows"]
     assert list(rows) == list(ARCHITECTURES)

@@ -13,7 +13,8 @@ from normlens.errors import LoadError
 from normlens.models import open_model
 from normlens.models.detect import live_spec
 from normlens.models.norm_classes import NormClasses
-from normlens.norms import DyT, NormKind, NormSpec
+from normlens.models.parameters import gain_and_bias
+from normlens.norms import KINDS, DyT, NormKind, NormSpec, make_norm
 from tests.tiny import EPS, randomise, tiny_gpt2, tiny_llama
 
 WIDTH = 32
@@ -72,6 +73,32 @@ def test_a_torch_norm_of_any_kind_is_verified(module: nn.Module, dtype: str) -> 
     assert (site.spec.gain, site.spec.bias) == tuple(
         dict(module.named_parameters()).get(name) is not None for name in ("weight", "bias")
     )
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_kind_is_verified_in_a_model(kind: NormKind, dtype: str) -> None:
+    """With every parameter and running statistic redrawn, and a depth factor where possible."""
+    fields: dict[str, object] = {"kind": kind.value}
+    if kind not in (NormKind.SIMPLE_RMS_NORM, NormKind.IDENTITY):
+        fields |= {"gain": True, "bias": True, "factor": 0.625}
+    if kind is NormKind.FIXED_SCALE:
+        fields["position_scales"] = [2.5, 1.25]
+    module = make_norm(NormSpec.of(fields, WIDTH))
+    lens = open_model(with_norm(redrawn(module)), tokenizer=None, dtype=dtype)
+    site = lens.sites[1]
+    assert site.spec.kind is kind and lens.verification[1].passed
+    assert site.spec.factor == fields.get("factor", 1.0)
+    gamma, _ = gain_and_bias(lens, site)
+    assert gamma is None or gamma.shape == (WIDTH,)
+
+
+def redrawn(module: nn.Module) -> nn.Module:
+    """The module with other running statistics."""
+    for name, buffer in module.named_buffers():
+        if "running" in name:
+            buffer.copy_(torch.linspace(0.5, 2, WIDTH))
+    return module
 
 
 def test_a_class_that_nobody_described_is_opaque() -> None:

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from normlens.errors import HookMismatch, LoadError
 from normlens.hooks import hook_count
 from normlens.models import open_model
-from normlens.models.detect import candidate_specs, eps_dwarfs, live_spec
+from normlens.models.detect import candidate_specs, eps_dwarfs, is_norm, live_spec
 from normlens.models.families import family_of
 from normlens.models.lens import Role
 from normlens.models.sites import Place, find_places
 from normlens.models.verify import residual, sample_tokens, verify
-from normlens.norms import FixedScale, NormKind, NormSpec
+from normlens.norms import FixedScale, NormKind, NormSpec, make_norm
+from tests.norms.specs import VARIANTS, randomised
 from tests.tiny import tiny_gpt2, tiny_llama
 
 EPS = 0.02
@@ -117,6 +118,46 @@ def test_spec_of_a_module(module: nn.Module, expected: NormSpec) -> None:
     assert live_spec(module, 8) == expected
 
 
+@pytest.mark.kind_cell("detection")
+@pytest.mark.parametrize("spec", VARIANTS.values(), ids=list(VARIANTS))
+def test_a_made_norm_is_detected_as_its_spec(spec: NormSpec) -> None:
+    module = randomised(make_norm(spec))
+    assert is_norm(module) == (spec.kind is not NormKind.IDENTITY)
+    assert live_spec(module, spec.width) == spec
+    assert candidate_specs(module, spec.width, 1.0) == (spec,)
+    if spec.kind is not NormKind.IDENTITY:
+        assert live_spec(module, spec.width + 1).kind is NormKind.OPAQUE
+
+
+@pytest.mark.kind_cell("detection")
+@pytest.mark.parametrize("spec", VARIANTS.values(), ids=list(VARIANTS))
+def test_every_kind_is_verified_from_its_parameters(spec: NormSpec) -> None:
+    module = randomised(make_norm(spec))
+    generator = torch.Generator().manual_seed(5)
+    x = 0.5 + torch.randn(2, 3, spec.width, generator=generator)
+    place = Place(0, Role.PRE_MLP, "norm", (), module)
+    y = module(x).detach()
+    assert residual(spec, place, x, y) < 1e-6
+    for wrong in wrong_specs(spec):
+        assert residual(wrong, place, x, y) > 1e-3, wrong
+
+
+def wrong_specs(spec: NormSpec) -> list[NormSpec]:
+    """The spec with one constant changed, each in turn."""
+    changes: dict[str, object] = {"factor": 1.5 * spec.factor}
+    if spec.kind.has_live_scale and spec.kind.value not in ("l2_norm", "scale_norm"):
+        changes["eps"] = 0.3
+    if spec.alpha is not None:
+        changes["alpha"] = 1.5 * spec.alpha
+    if spec.fixed_scale is not None:
+        changes["fixed_scale"] = 1.5 * spec.fixed_scale
+    if spec.position_scales is not None:
+        changes["position_scales"] = (*spec.position_scales[:-1], 9.0)
+    if not spec.kind.batch_coupled and not spec.kind.elementwise:
+        changes["centred"] = not spec.centred
+    return [dataclasses.replace(spec, **{name: value}) for name, value in changes.items()]
+
+
 @pytest.mark.parametrize(
     ("eps", "variance", "encoded"),
     [
@@ -132,6 +173,16 @@ def test_spec_of_a_module(module: nn.Module, expected: NormSpec) -> None:
 )
 def test_when_eps_dwarfs_the_variance(eps: float | None, variance: float, encoded: bool) -> None:
     assert eps_dwarfs(eps, variance) == encoded
+
+
+def test_only_an_eps_under_the_root_can_encode_a_scale() -> None:
+    """Elsewhere it is a clamp, or added to the scale: another constant than its root."""
+    for kind in ("l2_norm", "scale_norm", "l1_norm", "crms_norm", "batch_norm"):
+        module = make_norm(NormSpec.of({"kind": kind, "eps": 1e12}, 8))
+        assert [spec.kind for spec in candidate_specs(module, 8, 1.0)] == [NormKind(kind)]
+    scaled = make_norm(NormSpec.of({"kind": "layer_norm", "eps": 1e12, "factor": 0.5}, 8))
+    fixed, live = candidate_specs(scaled, 8, 1.0)
+    assert (fixed.kind, fixed.factor, live.factor) == (NormKind.FIXED_SCALE, 0.5, 0.5)
 
 
 def test_the_live_reading_stays_a_candidate() -> None:

@@ -5,32 +5,46 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from normlens.models.parameters import module_gain_and_bias
 from normlens.norms import (
-    DyT,
-    FixedScale,
     NormKind,
     NormSpec,
+    annihilated,
     apply_norm,
     jacobian_vector_product,
+    make_norm,
+    scale_from_mean_square,
     scale_of,
+)
+from tests.norms.specs import (
+    CRMS_NORM,
+    DYT,
+    ELN,
+    EPS,
+    FIXED,
+    IDENTITY,
+    L1_NORM,
+    L2_NORM,
+    LAYER_NORM,
+    RMS_NORM,
+    SCALE_NORM,
+    SIMPLE,
+    VARIANTS,
+    WIDTH,
+    randomised,
 )
 from tests.oracles import norm as oracle
 
-WIDTH = 7
-EPS = 3e-4
-
-LAYER_NORM = NormSpec(NormKind.LAYER_NORM, WIDTH, eps=EPS, centred=True, gain=True, bias=True)
-RMS_NORM = NormSpec(NormKind.RMS_NORM, WIDTH, eps=EPS, gain=True)
-FIXED = NormSpec(NormKind.FIXED_SCALE, WIDTH, centred=True, gain=True, bias=True, fixed_scale=1.7)
 FIXED_UNCENTRED = dataclasses.replace(FIXED, centred=False)
-IDENTITY = NormSpec(NormKind.IDENTITY, WIDTH)
-DYT = NormSpec(NormKind.DYT, WIDTH, gain=True, bias=True, alpha=0.7)
-ALL = (LAYER_NORM, RMS_NORM, FIXED, FIXED_UNCENTRED, IDENTITY, DYT)
+every_variant = pytest.mark.parametrize("spec", VARIANTS.values(), ids=list(VARIANTS))
 
 
 @pytest.fixture
@@ -49,37 +63,46 @@ def beta() -> Tensor:
     return torch.randn(WIDTH, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
-def module_for(spec: NormSpec, gamma: Tensor, beta: Tensor) -> nn.Module:
-    """torch's module of a spec, with these parameters."""
-    if spec.kind is NormKind.LAYER_NORM:
-        module: nn.Module = nn.LayerNorm(WIDTH, eps=EPS)
-    elif spec.kind is NormKind.RMS_NORM:
-        module = nn.RMSNorm(WIDTH, eps=EPS)
-    elif spec.kind is NormKind.FIXED_SCALE:
-        assert spec.fixed_scale is not None
-        module = FixedScale(WIDTH, spec.fixed_scale, centred=spec.centred)
-    elif spec.kind is NormKind.DYT:
-        assert spec.alpha is not None
-        module = DyT(WIDTH)
-        module.alpha.data = torch.tensor(spec.alpha, dtype=torch.float64)
-    else:
-        return nn.Identity()
-    module.double()
-    state = {"weight": gamma, "bias": beta} if spec.bias else {"weight": gamma}
-    module.load_state_dict(state, strict=False)
-    if isinstance(module, FixedScale):
-        module.scale = torch.tensor(spec.fixed_scale, dtype=torch.float64)
-    return module
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """The reference of a spec as a function of its input."""
+
+    spec: NormSpec
+    gamma: Tensor | None
+    beta: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return apply_norm(self.spec, x, self.gamma, self.beta).y
 
 
 def output(spec: NormSpec, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
     return apply_norm(spec, x, gamma if spec.gain else None, beta if spec.bias else None).y
 
 
-@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.kind.value)
-def test_equals_the_module(spec: NormSpec, x: Tensor, gamma: Tensor, beta: Tensor) -> None:
-    expected = module_for(spec, gamma, beta)(x)
-    torch.testing.assert_close(output(spec, x, gamma, beta), expected, rtol=1e-12, atol=1e-12)
+@pytest.mark.kind_cell("reference")
+@every_variant
+def test_equals_the_module(spec: NormSpec, x: Tensor) -> None:
+    module = randomised(make_norm(spec)).double()
+    expected = Output(spec, *module_gain_and_bias(module, spec))(x)
+    torch.testing.assert_close(module(x), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_equals_torch_and_gemma(x: Tensor, gamma: Tensor, beta: Tensor) -> None:
+    small = 0.02 * x
+    layer_norm = functional.layer_norm(small, (WIDTH,), gamma, beta, EPS)
+    torch.testing.assert_close(output(LAYER_NORM, small, gamma, beta), layer_norm)
+    rms_norm = functional.rms_norm(small, (WIDTH,), gamma, EPS)
+    torch.testing.assert_close(output(RMS_NORM, small, gamma, beta), rms_norm)
+    torch.testing.assert_close(
+        output(SIMPLE, small, gamma, beta), functional.rms_norm(small, (WIDTH,), None, EPS)
+    )
+    torch.testing.assert_close(output(L2_NORM, x, gamma, beta), functional.normalize(x, dim=-1))
+    gemma = GemmaRMSNorm(WIDTH, EPS)
+    gemma.weight.data = gamma.float()
+    offset = dataclasses.replace(RMS_NORM, unit_offset=True)
+    ours = make_norm(offset)
+    ours.load_state_dict({"weight": gamma})
+    torch.testing.assert_close(ours(small.float()), gemma(small.float()))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +123,7 @@ def test_a_wrong_spec_is_seen(
     beta: Tensor,
 ) -> None:
     small = 0.02 * x if spec.kind is NormKind.RMS_NORM else x
-    expected = module_for(spec, gamma, beta)(small)
+    expected = output(spec, small, gamma, beta)
     assert (output(wrong(spec), small, gamma, beta) - expected).abs().max() > 1e-3
 
 
@@ -126,30 +149,120 @@ def test_parts_are_the_steps(x: Tensor, gamma: Tensor, beta: Tensor) -> None:
 
 
 def test_scale_of_kinds_without_a_statistic_is_constant(x: Tensor) -> None:
-    assert apply_norm(FIXED, x, None, None).scale.unique().tolist() == [1.7]
+    assert apply_norm(FIXED, x, None, None).scale.unique().tolist() == [1.75]
     assert apply_norm(IDENTITY, x, None, None).scale.unique().tolist() == [1.0]
 
 
-@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.kind.value)
-def test_jacobian_equals_autograd(spec: NormSpec, x: Tensor, gamma: Tensor, beta: Tensor) -> None:
+def test_a_scale_by_position_takes_the_last_one_from_there_on(x: Tensor) -> None:
+    spec = VARIANTS["fixed_scale by position"]
+    scale = apply_norm(spec, x, None, None).scale
+    assert scale.shape == (3, 5, 1)
+    assert scale[1, :, 0].tolist() == [3.5, 0.75, 1.25, 1.25, 1.25]
+    with pytest.raises(ValueError, match="position"):
+        scale_from_mean_square(spec, x)
+    with pytest.raises(ValueError, match="pos, width"):
+        apply_norm(spec, x[0, 0], None, None)
+
+
+@every_variant
+def test_a_quadratic_scale_follows_from_the_mean_square(spec: NormSpec, x: Tensor) -> None:
+    centred = apply_norm(spec, x, None, None).centred
+    mean_square = centred.square().mean(-1, keepdim=True)
+    if spec.kind.quadratic and spec.position_scales is None:
+        torch.testing.assert_close(
+            scale_from_mean_square(spec, mean_square), scale_of(spec, centred)
+        )
+    else:
+        with pytest.raises(ValueError, match="scale"):
+            scale_from_mean_square(spec, mean_square)
+
+
+@pytest.mark.kind_cell("reference")
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (LAYER_NORM, lambda v: oracle.norm(v, [1] * 7, [0] * 7, centred=True, eps=EPS)),
+        (SIMPLE, lambda v: oracle.norm(v, [1] * 7, [0] * 7, centred=False, eps=EPS)),
+        (CRMS_NORM, lambda v: oracle.compressed(v, eps=EPS)),
+        (SCALE_NORM, lambda v: oracle.unit_length(v, eps=EPS)),
+        (L2_NORM, lambda v: oracle.unit_length(v, eps=EPS)),
+        (L1_NORM, lambda v: oracle.absolute(v, centred=True, eps=EPS)),
+        (
+            dataclasses.replace(L1_NORM, centred=False),
+            lambda v: oracle.absolute(v, centred=False, eps=EPS),
+        ),
+        (DYT, lambda v: oracle.dyt(v, [1] * 7, [0] * 7, alpha=0.6875)),
+        (ELN, lambda v: oracle.inverse_square_root(v, constant=7 / 1.375**2)),
+    ],
+    ids=lambda value: value.kind.value if isinstance(value, NormSpec) else "",
+)
+@pytest.mark.parametrize("size", [1.0, 1e-4], ids=["large", "as small as eps"])
+def test_equals_the_formula(
+    spec: NormSpec, expected: Callable[[list[float]], list[float]], size: float, x: Tensor
+) -> None:
+    vector = size * x[1, 2]
+    got = apply_norm(spec, vector, None, None).xhat.tolist()
+    assert got == pytest.approx(expected(vector.tolist()), rel=1e-10)
+
+
+@pytest.mark.kind_cell("reference")
+# torch 2.13 scripts its own decompositions at the first forward-mode derivative.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@every_variant
+def test_jacobian_equals_forward_mode_differentiation(spec: NormSpec, x: Tensor) -> None:
+    module = randomised(make_norm(spec)).double()
+    gamma, beta = module_gain_and_bias(module, spec)
     v = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64) + 0.5
-    _, expected = torch.autograd.functional.jvp(module_for(spec, gamma, beta), x, v)
-    got = jacobian_vector_product(spec, x, v, gamma if spec.gain else None)
+    got = jacobian_vector_product(spec, x, v, gamma)
+    _, expected = torch.func.jvp(Output(spec, gamma, beta), (x,), (v,))
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+    # The module's own derivative too: what training follows.
+    _, expected = torch.autograd.functional.jvp(module, x, v)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_layer_norm_annihilates_the_mean_direction(x: Tensor, gamma: Tensor) -> None:
+@pytest.mark.kind_cell("reference")
+@every_variant
+def test_annihilated_directions_are_annihilated(spec: NormSpec, x: Tensor) -> None:
+    directions = annihilated(spec, x)
+    count = spec.centred + spec.kind.has_live_scale
+    assert directions.shape == (3, 5, count, WIDTH)
+    scale = apply_norm(spec, x, None, None).scale
+    generator = torch.Generator().manual_seed(4)
+    other = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    survives = jacobian_vector_product(spec, x, other / other.norm(dim=-1, keepdim=True), None)
+    assert survives.norm(dim=-1).min() > 1e-2
+    for i in range(count):
+        d = directions[..., i, :]
+        torch.testing.assert_close(d.norm(dim=-1), torch.ones(3, 5).double())
+        image = jacobian_vector_product(spec, x, d, None).norm(dim=-1)
+        exact = (i == 0 and spec.centred) or spec.kind in (NormKind.L2_NORM, NormKind.SCALE_NORM)
+        if exact:
+            assert image.max() < 1e-12
+            continue
+        assert scale is not None
+        left = EPS / (scale if spec.kind is NormKind.L1_NORM else scale.square()) / scale
+        torch.testing.assert_close(image, left[..., 0] * spec.factor, rtol=1e-8, atol=1e-12)
+
+
+def test_a_wrong_direction_survives(x: Tensor, gamma: Tensor) -> None:
     ones = torch.ones_like(x)
     assert jacobian_vector_product(LAYER_NORM, x, ones, gamma).abs().max() < 1e-12
     assert jacobian_vector_product(RMS_NORM, x, ones, gamma).abs().max() > 1e-2
+    assert jacobian_vector_product(LAYER_NORM, x, x + 1, gamma).abs().max() < 1.0
+    assert jacobian_vector_product(FIXED_UNCENTRED, x, x, None).equal(x / 1.75)
 
 
-def test_own_direction_survives_only_by_eps(x: Tensor) -> None:
-    parts = apply_norm(RMS_NORM, x, None, None)
-    got = jacobian_vector_product(RMS_NORM, x, x, None)
-    torch.testing.assert_close(got, parts.xhat * EPS / parts.scale.square())
-    fixed = jacobian_vector_product(FIXED_UNCENTRED, x, x, None)
-    torch.testing.assert_close(fixed, x / 1.7)
+def test_a_clamped_length_is_constant(x: Tensor) -> None:
+    tiny = x * 1e-5
+    torch.testing.assert_close(apply_norm(L2_NORM, tiny, None, None).y, tiny / EPS)
+    torch.testing.assert_close(jacobian_vector_product(L2_NORM, tiny, x, None), x / EPS)
+
+
+def test_a_constant_input_has_no_direction_of_its_own() -> None:
+    directions = annihilated(LAYER_NORM, torch.full((WIDTH,), 2.5))
+    assert directions[1].tolist() == [0.0] * WIDTH
+    assert directions[0].norm().item() == pytest.approx(1)
 
 
 def test_opaque_has_no_output(x: Tensor) -> None:
@@ -163,28 +276,53 @@ def test_another_width_is_refused(x: Tensor) -> None:
 
 
 def test_kinds_know_their_nature() -> None:
-    assert [kind for kind in NormKind if kind.linear] == [NormKind.FIXED_SCALE, NormKind.IDENTITY]
-    live = [kind for kind in NormKind if kind.has_live_scale]
-    assert live == [NormKind.LAYER_NORM, NormKind.RMS_NORM]
-    assert [kind for kind in NormKind if not kind.has_scale] == [NormKind.DYT, NormKind.OPAQUE]
-    assert [kind for kind in NormKind if kind.elementwise] == [NormKind.IDENTITY, NormKind.DYT]
+    batch = [NormKind.BATCH_NORM, NormKind.POWER_NORM, NormKind.UNIFIED_NORM]
+    constant = [NormKind.FIXED_SCALE, NormKind.IDENTITY]
+    curved = [NormKind.DYT, NormKind.ELN]
+    assert [kind for kind in NormKind if kind.linear] == [*batch, *constant]
+    assert [kind for kind in NormKind if not kind.has_scale] == [*curved, NormKind.OPAQUE]
+    assert [k for k in NormKind if k.elementwise] == [*batch, *curved, NormKind.IDENTITY]
+    assert [kind for kind in NormKind if kind.batch_coupled] == batch
+    unquadratic = [k for k in NormKind if k.has_scale and not k.quadratic]
+    assert unquadratic == [NormKind.CRMS_NORM, NormKind.L1_NORM]
+    assert [kind for kind in NormKind if kind.has_live_scale] == [
+        k for k in NormKind if k.has_scale and not k.linear
+    ]
 
 
-def test_dynamic_tanh_has_no_scale(x: Tensor, gamma: Tensor, beta: Tensor) -> None:
-    parts = apply_norm(DYT, x, gamma, beta)
-    assert parts.scale is None
+def test_elementwise_kinds_have_no_scale(x: Tensor) -> None:
+    assert apply_norm(DYT, x, None, None).scale is None
     with pytest.raises(ValueError, match="dyt has no known scale"):
         scale_of(DYT, x)
     with pytest.raises(ValueError, match="alpha"):
-        apply_norm(dataclasses.replace(DYT, alpha=None), x, None, None)
-    want = oracle.dyt(x[1, 2].tolist(), gamma.tolist(), beta.tolist(), alpha=0.7)
-    assert parts.y[1, 2].tolist() == pytest.approx(want, rel=1e-12)
+        apply_norm(dataclasses.replace(ELN, alpha=None), x, None, None)
 
 
-def test_dynamic_tanh_computes_in_float32_and_answers_in_its_input_dtype(x: Tensor) -> None:
-    module = DyT(WIDTH, 0.7, bias=False).bfloat16()
-    y = module(x.bfloat16())
-    assert y.dtype is torch.bfloat16 and module.bias is None
-    assert "alpha=0.69" in repr(module) or "alpha=0.7" in repr(module)
-    expected = (x.bfloat16().float() * module.alpha.float()).tanh()
-    torch.testing.assert_close(y, expected.bfloat16(), rtol=0, atol=0)
+def outlier(growth: float) -> tuple[Tensor, int, Tensor]:
+    """100 numbers of deviation 2, the largest grown; its index, and the other numbers."""
+    values = torch.from_numpy(np.random.RandomState(1).normal(0, 2, 100))
+    index = int(values.argmax())
+    values[index] += growth
+    return values, index, torch.cat([values[:index], values[index + 1 :]])
+
+
+@pytest.mark.parametrize(
+    ("growth", "published"), [(0, 2.4007), (5, 4.7155), (10, 6.3446), (45, 9.3904)]
+)
+def test_eln_is_what_layer_norm_does_to_an_outlier(growth: float, published: float) -> None:
+    """Centred, bounded by sqrt(C - 1), with the other elements' squares as its constant."""
+    values, index, others = outlier(growth)
+    layer_norm = NormSpec(NormKind.LAYER_NORM, 100, eps=0.0, centred=True)
+    y = apply_norm(layer_norm, values, None, None).y[index].item()
+    assert y == pytest.approx(published, abs=5e-5)
+    constant = (others - others.mean()).square().sum().item() * 100 / 99
+    eln = NormSpec(NormKind.ELN, 99, alpha=(99 / constant) ** 0.5)
+    inputs = (values[index] - others.mean()).repeat(99)
+    assert apply_norm(eln, inputs, None, None).y[0].item() == pytest.approx(y, rel=1e-12)
+    # Uncentred, it is RMSNorm exactly, and a constant of another sample is not.
+    rms = apply_norm(NormSpec(NormKind.RMS_NORM, 100, eps=0.0), values, None, None).y[index]
+    square = others.square().sum().item()
+    for factor, close in ((1.0, True), (1.1, False)):
+        eln = NormSpec(NormKind.ELN, 100, alpha=(100 / (factor * square)) ** 0.5)
+        got = apply_norm(eln, values, None, None).y[index].item()
+        assert (got == pytest.approx(rms.item(), rel=1e-12)) is close

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from normlens.errors import BadText
 from normlens.resources import data_path
 from normlens.training.corpus import excerpt, prepare_corpus, train_tokenizer, write_held_out
-from normlens.training.recipe import load_recipe
 from normlens.training.split import load_split
 from normlens.training.text import books, texts
 from tests.training.small import excerpts
@@ -55,14 +55,15 @@ def test_the_split_has_enough_books_by_different_authors() -> None:
 
 
 def test_preparing_twice_gives_equal_bytes(mini_books: Path, tmp_path: Path) -> None:
-    architecture = load_recipe("books-ln").architecture
-    assert architecture is not None
-    small = architecture.model_copy(update={"vocabulary": 300})
     made = []
     for name in ("a", "b"):
-        held_out, tokenizer = prepare_corpus(mini_books, tmp_path / name, small)
-        made.append([p.read_bytes() for p in (held_out, *sorted(tokenizer.iterdir()))])
-    assert made[0] == made[1] and len(made[0]) == 3
+        sizes = {"tokenizer": 300, "tokenizer-small": 280}
+        held_out, *tokenizers = prepare_corpus(mini_books, tmp_path / name, tokenizers=sizes)
+        files = [file for directory in tokenizers for file in sorted(directory.iterdir())]
+        made.append([p.read_bytes() for p in (held_out, *files)])
+    assert made[0] == made[1] and len(made[0]) == 5
+    found = [AutoTokenizer.from_pretrained(tmp_path / "a" / size) for size in sizes]
+    assert [len(tokenizer) for tokenizer in found] == [300, 280]
 
 
 def test_a_tokenizer_is_built_like_the_bundled_one(mini_books: Path, tmp_path: Path) -> None:

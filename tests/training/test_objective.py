@@ -65,3 +65,14 @@ def test_the_learning_rate_warms_up_and_decays_to_its_floor() -> None:
     assert rates[7] == pytest.approx(0.4 * (1 + 0.25) / 2)
     assert rates[10] == pytest.approx(0.1)
     assert all(a > b for a, b in itertools.pairwise(rates[4:]))
+
+
+def test_an_anchor_takes_the_place_of_the_mean_scale() -> None:
+    """2602.10408: ``weight * mean (scale - target)**2`` over every token, target a constant."""
+    x = 0.4 + torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(3))
+    auxiliary = AuxiliaryScaleLoss(weight=0.3, target="anchor")
+    scales = [(sum(v * v for v in row) / 8 + 1e-3) ** 0.5 for row in x.flatten(0, 1).tolist()]
+    expected = 0.3 * sum((scale - 1.7) ** 2 for scale in scales) / len(scales)
+    found = auxiliary_scale_loss(x, 1e-3, auxiliary, centred=False, anchor=torch.tensor(1.7))
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+    assert auxiliary_scale_loss(x, 1e-3, auxiliary, centred=False).item() != pytest.approx(expected)

@@ -71,7 +71,7 @@ def test_a_change_is_validated() -> None:
         ("seed = 0", "seed = 0\nsteeps = 3", "steeps: Extra inputs"),
         ("lr = 1e-3", "lr = -1e-3", "optimizer.lr: .*greater than 0"),
         ("lr = 1e-3", "lr = 1e-3 =", "is not valid TOML"),
-        ('ancestor = "books-ln"', "", "exactly one of ancestor and"),
+        ('ancestor = "books-ln"', "", "exactly one of ancestor, "),
         ("data_seed = 0", "data_seed = -1", "data_seed: "),
         ("seed = 0", "seed = 0\ncontext = 1", "context: "),
     ],

@@ -7,7 +7,7 @@ import torch
 
 from normlens.errors import BadText, UsageError
 from normlens.training.recipe import load_recipe
-from normlens.training.stream import TokenStream
+from normlens.training.stream import TokenStream, cut
 from tests.tiny import tokenizer
 from tests.training.small import excerpts
 
@@ -18,9 +18,8 @@ DOCUMENTS = [excerpts()[0][:1500], excerpts()[1][:900]]
 def stream(
     documents: list[str] = DOCUMENTS, batch_size: int = 3, data_seed: int = 4
 ) -> TokenStream:
-    return TokenStream(
-        documents, tokenizer(), context=CONTEXT, batch_size=batch_size, data_seed=data_seed
-    )
+    windows = cut(documents, tokenizer(), CONTEXT)
+    return TokenStream(windows, tokenizer(), batch_size=batch_size, data_seed=data_seed)
 
 
 def test_windows_are_the_documents_cut_up() -> None:
@@ -77,4 +76,4 @@ def test_a_tokenizer_without_bos_is_refused() -> None:
     without = tokenizer()
     without.bos_token = None
     with pytest.raises(UsageError, match="no BOS"):
-        TokenStream(DOCUMENTS, without, context=CONTEXT, batch_size=1, data_seed=0)
+        TokenStream(stream().windows, without, batch_size=1, data_seed=0)

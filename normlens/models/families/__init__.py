@@ -10,7 +10,7 @@ from __future__ import annotations
 from transformers import PreTrainedModel
 
 from normlens.errors import LoadError
-from normlens.models.families import bert, falcon, gpt, llama, parallel, sandwich
+from normlens.models.families import bert, composed, falcon, gpt, llama, parallel, sandwich
 from normlens.models.families.row import Family, NormRule
 
 __all__ = ["FAMILIES", "SUPPORTED", "Family", "NormRule", "family_named", "family_of"]
@@ -22,6 +22,7 @@ FAMILIES = (
     *parallel.ROWS,
     *falcon.ROWS,
     *bert.ROWS,
+    *composed.ROWS,
 )
 """Every row; of those that hold for a model the first counts."""
 

@@ -29,6 +29,7 @@ SEQUENTIAL = Family(
     attention_out="self_attention.dense",
     mlp_out="mlp.dense_4h_to_h",
     qkv=(QKV,),
+    fused_qkv="groups",
     eps_field="layer_norm_epsilon",
     when=(OLD, ("parallel_attn", False), ("multi_query", False)),
 )

@@ -21,6 +21,7 @@ GPT2 = Family(
     attention_out="attn.c_proj",
     mlp_out="mlp.c_proj",
     qkv=("attn.c_attn",),
+    fused_qkv="blocks",
     weight_layout="in_out",
     eps_field="layer_norm_epsilon",
 )
@@ -56,6 +57,7 @@ NEOX = Family(
     attention_out="attention.dense",
     mlp_out="mlp.dense_4h_to_h",
     qkv=("attention.query_key_value",),
+    fused_qkv="groups",
     eps_field="layer_norm_eps",
     parallel=True,
     when=(("use_parallel_residual", True),),
@@ -106,6 +108,7 @@ BLOOM = Family(
     attention_out="self_attention.dense",
     mlp_out="mlp.dense_4h_to_h",
     qkv=("self_attention.query_key_value",),
+    fused_qkv="groups",
     eps_field="layer_norm_epsilon",
     outer_norms=(NormRule("transformer.word_embeddings_layernorm", Role.EMBED, on_stream=True),),
     context=None,
@@ -126,6 +129,7 @@ MPT = Family(
     attention_out="attn.out_proj",
     mlp_out="ffn.down_proj",
     qkv=("attn.Wqkv",),
+    fused_qkv="blocks",
     eps_field="layer_norm_epsilon",
     # ALiBi has no last position, but transformers builds its biases up to this one.
     context="max_seq_len",

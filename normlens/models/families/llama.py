@@ -36,6 +36,7 @@ PHI3 = replace(
         NormRule("post_attention_layernorm", Role.PRE_MLP, ("mlp.gate_up_proj",)),
     ),
     qkv=("self_attn.qkv_proj",),
+    fused_qkv="blocks",
 )
 
 NEMOTRON = replace(

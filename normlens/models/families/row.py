@@ -51,6 +51,9 @@ class Family:
         eps_field: config field that sets the eps of new norms, None where there is none;
             never read, only written where an edit must leave a config that describes the
             edited model.
+        fused_qkv: where queries, keys and values come from one linear, the order of its
+            outputs: ``blocks`` for all queries, all keys, all values; ``groups`` for the
+            queries, key and value of one key-value head after the other.
         weight_layout: ``in_out`` where a linear's weight is ``[in, out]`` (GPT-2's
             Conv1D), ``out_in`` for ``torch.nn.Linear``. The unembedding is always out_in.
         kv_heads: config field with the number of key-value heads or that number itself,
@@ -61,6 +64,10 @@ class Family:
             and must be given the attention mask.
         context: config field with the longest sequence, None where no position is encoded
             in a way that ends (ALiBi).
+        attention_rule: config field that names what turns attention logits into weights, None
+            where it is always softmax.
+        branch_scales: paths inside a block of the modules that multiply what attention and MLP
+            add by a learned number; a model of the family may lack them.
         when: config fields and the values they must have for the row to hold.
         model_class: name of the Hugging Face class for which alone the row holds.
     """
@@ -76,11 +83,14 @@ class Family:
     mlp_out: str
     qkv: tuple[str, ...]
     eps_field: str | None
+    fused_qkv: Literal["blocks", "groups"] | None = None
     weight_layout: Literal["in_out", "out_in"] = "out_in"
     kv_heads: str | int | None = None
     outer_norms: tuple[NormRule, ...] = ()
     parallel: bool = False
     causal: bool = True
     context: str | None = "max_position_embeddings"
+    attention_rule: str | None = None
+    branch_scales: tuple[str, str] | None = None
     when: tuple[tuple[str, object], ...] = ()
     model_class: str | None = None
