@@ -7,13 +7,12 @@ A stream of mean 0 has ``x_d = -(x_1 + ... + x_{d-1})``, so its last coordinate 
 3. Every reader takes ``W' = W[:, :-1] - W[:, -1:]``.
 4. RMSNorm becomes ``CRMSNorm(x) = x / sqrt((sum x^2 + (sum x)^2) / d + eps)`` over d-1.
 
-Exact. Source: 2305.14858, section 3.2, eq. 4.
+Exact. Source: 2305.14858, section 3.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from normlens.errors import NotApplicable
 from normlens.models.edits.conversion import convert
@@ -35,8 +34,15 @@ from normlens.norms import NormKind
 class ToCrms:
     """See :func:`to_crms`."""
 
-    name: ClassVar[str] = "crms"
-    tolerance: ClassVar[str] = "conversion_logits"
+    @property
+    def name(self) -> str:
+        """What ``lens.edits`` records."""
+        return "crms"
+
+    @property
+    def tolerance(self) -> str:
+        """Exact: the row of the tolerance file."""
+        return "conversion_logits"
 
     def __call__(self, lens: Lens) -> Edited:
         """The Pre-CRMSNorm model."""

@@ -12,7 +12,6 @@ up to a relative ``var / 2e12``. Either form is folded away by
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 
@@ -33,8 +32,15 @@ ENCODED_EPS = 1e12
 class DecodeEps:
     """See :func:`convert_eps_encoded`."""
 
-    name: ClassVar[str] = "convert_eps_encoded"
-    tolerance: ClassVar[str] = "eps_format_logits"
+    @property
+    def name(self) -> str:
+        """What ``lens.edits`` records."""
+        return "convert_eps_encoded"
+
+    @property
+    def tolerance(self) -> str:
+        """Exact: the row of the tolerance file."""
+        return "eps_format_logits"
 
     def __call__(self, lens: Lens) -> Edited:
         """The model with clean modules."""
@@ -62,8 +68,15 @@ class DecodeEps:
 class EncodeEps:
     """See :func:`encode_eps`."""
 
-    name: ClassVar[str] = "encode_eps"
-    tolerance: ClassVar[str] = "eps_format_logits"
+    @property
+    def name(self) -> str:
+        """What ``lens.edits`` records."""
+        return "encode_eps"
+
+    @property
+    def tolerance(self) -> str:
+        """Exact: the row of the tolerance file."""
+        return "eps_format_logits"
 
     def __call__(self, lens: Lens) -> Edited:
         """The model in the public format."""

@@ -8,14 +8,14 @@
 tokens of one forward pass, so they are not for generation with a cache.
 
 Not an exact edit. For the exact one, which replays the scales of a clean run token by token
-as an intervention, see :mod:`normlens.kernels.replay`. Source: 2507.02559, section 3.
+as an intervention, see :mod:`normlens.kernels.replay`. Source: 2507.02559.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -43,7 +43,11 @@ class Freeze:
     scale: float | Measured
     sites: str = ALL
     sequences: Sequences | None = field(default=None, repr=False)
-    tolerance: ClassVar[None] = None
+
+    @property
+    def tolerance(self) -> None:
+        """None: not exact."""
+        return None
 
     @property
     def name(self) -> str:
@@ -158,7 +162,6 @@ def _constant(
 
 
 def _frozen(spec: NormSpec, constant: float | tuple[float, ...]) -> NormSpec:
-    single = isinstance(constant, float)
     return NormSpec(
         NormKind.FIXED_SCALE,
         spec.width,
@@ -166,8 +169,8 @@ def _frozen(spec: NormSpec, constant: float | tuple[float, ...]) -> NormSpec:
         gain=spec.gain,
         bias=spec.bias,
         factor=spec.factor,
-        fixed_scale=constant if single else None,
-        position_scales=None if single else constant,
+        fixed_scale=constant if isinstance(constant, float) else None,
+        position_scales=constant if isinstance(constant, tuple) else None,
     )
 
 

@@ -16,7 +16,6 @@ from normlens.models.edits.fold import Fold
 from normlens.models.edits.freeze import Freeze
 from normlens.models.edits.rms import ToRms
 from normlens.models.edits.rotate import Rotate
-from normlens.models.edits.selection import ALL
 from normlens.models.edits.swap import SwapKind, why_no_swap
 from normlens.models.edits.untie import Untie
 from normlens.norms import NormKind
@@ -131,4 +130,4 @@ STEPS: Mapping[str, Callable[[Step, Given], Edit]] = {
 WITH_VALUE = frozenset({"rotate", "freeze", "kind"})
 WITH_SITES = frozenset({"fold", "freeze", "kind"})
 
-__all__ = ["ALL", "STEPS", "Given", "Step", "edit_of", "parse_step"]
+__all__ = ["STEPS", "Given", "Step", "edit_of", "parse_step"]

@@ -9,13 +9,12 @@
 
 Step 2 changes the stream by a multiple of the ones direction alone, which LayerNorm removes
 anyway. Norms inside attention (queries, keys) do not touch the stream and stay. Exact.
-Source: 2305.14858, section 3.1 and algorithm 1.
+Source: 2305.14858, section 3.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -43,8 +42,15 @@ from normlens.norms import NormKind
 class ToRms:
     """See :func:`to_rms`."""
 
-    name: ClassVar[str] = "rms"
-    tolerance: ClassVar[str] = "conversion_logits"
+    @property
+    def name(self) -> str:
+        """What ``lens.edits`` records."""
+        return "rms"
+
+    @property
+    def tolerance(self) -> str:
+        """Exact: the row of the tolerance file."""
+        return "conversion_logits"
 
     def __call__(self, lens: Lens) -> Edited:
         """The Pre-RMSNorm model."""

@@ -5,13 +5,12 @@ With ``x' = Q x`` for an orthogonal Q, every embedding row and writer is multipl
 divides by the length of its input commutes with Q, so the logits stay; outlier dimensions
 do not. Exact.
 
-Sources: SliceGPT 2401.15024, section 3.1; QuaRot 2404.00456, section 4.
+Sources: SliceGPT 2401.15024, section 3 (computational invariance); QuaRot 2404.00456.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -52,7 +51,11 @@ class Rotate:
     """See :func:`rotate`."""
 
     seed: int = 0
-    tolerance: ClassVar[str] = "conversion_logits"
+
+    @property
+    def tolerance(self) -> str:
+        """Exact: the row of the tolerance file."""
+        return "conversion_logits"
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from normlens import tolerances
 from normlens.atomic import atomic_directory
@@ -52,7 +53,8 @@ def save_lens(
     with atomic_directory(path, replace=replace) as temporary:
         written = temporary / "model"
         write_model(model, lens.tokenizer, written, card=card or edit_card(lens), storage=storage)
-        read = load_checkpoint_directory(written, model.dtype).to(model.device)
+        read = load_checkpoint_directory(written, model.dtype)
+        nn.Module.to(read, model.device)
         again = build_lens(read, lens.tokenizer, lens.identity, lens.lineage, lens.edits)
         check = _check(lens, again, storage)
         for file in written.iterdir():

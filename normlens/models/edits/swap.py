@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from transformers import PreTrainedModel
@@ -36,7 +35,11 @@ class ReplaceNorms:
     """See :func:`replace_norms`; ``specs`` pairs labels with specs."""
 
     specs: tuple[tuple[str, NormSpec], ...]
-    tolerance: ClassVar[None] = None
+
+    @property
+    def tolerance(self) -> None:
+        """None: not exact."""
+        return None
 
     @property
     def name(self) -> str:
@@ -59,7 +62,11 @@ class SwapKind:
     kind: NormKind
     sites: str = ALL
     alpha: float = DEFAULT_ALPHA
-    tolerance: ClassVar[None] = None
+
+    @property
+    def tolerance(self) -> None:
+        """None: not exact."""
+        return None
 
     @property
     def name(self) -> str:

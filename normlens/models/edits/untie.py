@@ -7,7 +7,6 @@ would otherwise change both.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -23,8 +22,15 @@ from normlens.models.lens import Lens
 class Untie:
     """See :func:`untie`."""
 
-    name: ClassVar[str] = "untie"
-    tolerance: ClassVar[str] = "conversion_logits"
+    @property
+    def name(self) -> str:
+        """What ``lens.edits`` records."""
+        return "untie"
+
+    @property
+    def tolerance(self) -> str:
+        """Exact: the row of the tolerance file."""
+        return "conversion_logits"
 
     def __call__(self, lens: Lens) -> Edited:
         """The untied model."""
