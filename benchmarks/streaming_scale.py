@@ -140,9 +140,9 @@ def peak_megabytes(way: str) -> float:
 
 def memory_of(way: str) -> None:
     # Imported for their memory alone.
-    import transformer_lens  # noqa: F401
+    import transformer_lens  # noqa: F401 - for its memory
 
-    import normlens.kernels.scale  # noqa: F401
+    import normlens.kernels.scale  # noqa: F401 - likewise
 
     run = prepare(way)
     for _ in range(WARM_UP + 1):

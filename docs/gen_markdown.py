@@ -67,4 +67,4 @@ def _is_outcome(cell: Any) -> bool:
 
 
 def _cell(cell: Any, marks: dict[str, str]) -> str:
-    return f"{cell:.0e}" if isinstance(cell, float) else marks.get(cell, cell)
+    return f"{cell:.0e}" if isinstance(cell, float) else str(marks.get(cell, cell))

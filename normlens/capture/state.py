@@ -106,7 +106,7 @@ class State:
             with safe_open(path, framework="pt") as file:
                 meta = file.metadata() or {}
                 # safe_open gives no mapping: it cannot be iterated over.
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
         except (SafetensorError, OSError, ValueError) as error:
             raise StoreMismatch(f"stored shard {path} is unreadable; delete it: {error}") from error
         for key, value in expected.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import N, measure
+from normlens.catalog.columns import INTERVAL, N, measure
 from normlens.catalog.declaration import Analysis, Citation, Need
 from normlens.results import Column, TableSchema
 
@@ -72,8 +72,8 @@ ATTENTION_ENTROPY = Analysis(
                 _GROUP,
                 N,
                 measure("normalised", "1", "mean of H / ln n"),
-                measure("normalised_low", "1", "95 % bootstrap interval, documents resampled"),
-                measure("normalised_high", "1", "95 % bootstrap interval, documents resampled"),
+                measure("normalised_low", "1", INTERVAL),
+                measure("normalised_high", "1", INTERVAL),
                 Column("quarter", "str", "", "quarter of the ceiling that normalised lies in"),
                 measure("entropy", "nats", "mean entropy"),
                 measure("ceiling", "nats", "mean ln n over the same queries"),
@@ -101,8 +101,8 @@ ATTENTION_ENTROPY = Analysis(
                 Column("quarter", "str", "", "quarter of that, the lower end included"),
                 Column("n", "int64", "heads", "number of heads of the model"),
                 measure("share", "1", "share of heads"),
-                measure("share_low", "1", "95 % bootstrap interval, documents resampled"),
-                measure("share_high", "1", "95 % bootstrap interval, documents resampled"),
+                measure("share_low", "1", INTERVAL),
+                measure("share_high", "1", INTERVAL),
             ),
         ),
         TableSchema(
@@ -114,8 +114,8 @@ ATTENTION_ENTROPY = Analysis(
                 Column("n", "int64", "sequences", "sequences that are long enough"),
                 Column("left_out", "int64", "sequences", "sequences that are shorter"),
                 measure("rate", "1", "share of sequences above the threshold"),
-                measure("rate_low", "1", "95 % bootstrap interval, documents resampled"),
-                measure("rate_high", "1", "95 % bootstrap interval, documents resampled"),
+                measure("rate_low", "1", INTERVAL),
+                measure("rate_high", "1", INTERVAL),
                 measure("mass", "1", "mean over sequences of the attention on the first token"),
             ),
         ),

@@ -11,7 +11,14 @@ ORDER = Column("order", "int64", "", "rank in order of execution")
 KIND = Column("kind", "str", "", "what the norm computes")
 COMPONENT = Column("component", "str", "", "L3.H5, L3.mlp, L3.attn_bias, embed, pos_embed")
 HEAD = Column("head", "Int64", "", "head index from 0; empty where there is none")
+GROUP = Column("group", "str", "", "first: first token of each sequence; rest: all others")
 N = Column("n", "int64", "tokens", "number of tokens behind the row")
+
+
+SITE_COLUMNS = (SITE, LAYER, ROLE, ORDER, KIND)
+"""What tells the norms of a model apart, in every table with rows for them."""
+
+INTERVAL = "95 % bootstrap interval, documents resampled"
 
 
 def measure(name: str, unit: str, doc: str) -> Column:

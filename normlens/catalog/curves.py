@@ -5,12 +5,10 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import KIND, LAYER, ORDER, ROLE, SITE, measure
+from normlens.catalog.columns import GROUP, INTERVAL, SITE_COLUMNS, measure
 from normlens.catalog.declaration import Analysis, Citation, Need
 from normlens.results import Column, TableSchema
 
-INTERVAL = "95 % bootstrap interval, documents resampled"
-GROUP = Column("group", "str", "", "first: first token of each sequence; rest: all others")
 ELEMENTS = Column("n", "int64", "elements", "number of elements behind the row")
 UNIT, INVERSE = "input units", "1/input units"
 
@@ -52,11 +50,7 @@ CURVES = Analysis(
             "fits",
             "One row per site and token group.",
             (
-                SITE,
-                LAYER,
-                ROLE,
-                ORDER,
-                KIND,
+                *SITE_COLUMNS,
                 GROUP,
                 ELEMENTS,
                 measure("rms", UNIT, "root mean square of x"),
@@ -81,11 +75,7 @@ CURVES = Analysis(
             "tails",
             "One row per site, token group and quantile range of |x|; errors are RMS of xhat.",
             (
-                SITE,
-                LAYER,
-                ROLE,
-                ORDER,
-                KIND,
+                *SITE_COLUMNS,
                 GROUP,
                 Column("range", "str", "", "quantile range of |x|"),
                 ELEMENTS,
@@ -103,11 +93,7 @@ CURVES = Analysis(
             "curves",
             "The curve, one row per site, token group and bin of x that has elements.",
             (
-                SITE,
-                LAYER,
-                ROLE,
-                ORDER,
-                KIND,
+                *SITE_COLUMNS,
                 GROUP,
                 ELEMENTS,
                 measure("x", UNIT, "mean x"),
@@ -119,11 +105,7 @@ CURVES = Analysis(
             "slopes",
             "Slope of each token, 1 / scale; one row per site and token group.",
             (
-                SITE,
-                LAYER,
-                ROLE,
-                ORDER,
-                KIND,
+                *SITE_COLUMNS,
                 GROUP,
                 Column("n", "int64", "tokens", "number of tokens, times heads where it sees them"),
                 measure("mean", INVERSE, "mean"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import KIND, LAYER, ORDER, ROLE, SITE, N, measure
+from normlens.catalog.columns import SITE_COLUMNS, N, measure
 from normlens.catalog.declaration import Analysis, Citation, Extent
 from normlens.results import Column, TableSchema
 
@@ -48,11 +48,7 @@ FREEZE_SWEEP = Analysis(
             "sweep",
             "One row per site and mode.",
             (
-                SITE,
-                LAYER,
-                ROLE,
-                ORDER,
-                KIND,
+                *SITE_COLUMNS,
                 Column(
                     "mode", "str", "", "single: this site alone; cumulative: this and all before it"
                 ),

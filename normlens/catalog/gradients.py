@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import KIND, LAYER, ORDER, ROLE, SITE, N, measure
+from normlens.catalog.columns import INTERVAL, SITE_COLUMNS, N, measure
 from normlens.catalog.declaration import Analysis, Citation, Extent
-from normlens.catalog.residual import INTERVAL, POINT
+from normlens.catalog.residual import POINT
 from normlens.results import Column, TableSchema
 
 GROUP = Column("group", "str", "", "first: first token of each sequence; rest: others that predict")
@@ -70,11 +70,7 @@ GRADIENTS = Analysis(
             "norms",
             "One row per norm on the residual stream and token group.",
             (
-                SITE,
-                LAYER,
-                ROLE,
-                ORDER,
-                KIND,
+                *SITE_COLUMNS,
                 GROUP,
                 N,
                 measure("attenuation", "1 per residual unit", "mean |J^T g| / |g| over tokens"),

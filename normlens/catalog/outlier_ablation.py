@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import LAYER, N, measure
+from normlens.catalog.columns import INTERVAL, LAYER, N, measure
 from normlens.catalog.declaration import Analysis, Citation, Extent
 from normlens.results import Column, TableSchema
 
@@ -102,8 +102,8 @@ OUTLIER_ABLATION = Analysis(
                 _HOW,
                 Column("n", "int64", "sequences", "sequences of at least T tokens"),
                 measure("sink_rate", "1", "share of heads whose first-token attention is a sink"),
-                measure("sink_low", "1", "95 % bootstrap interval, documents resampled"),
-                measure("sink_high", "1", "95 % bootstrap interval, documents resampled"),
+                measure("sink_low", "1", INTERVAL),
+                measure("sink_high", "1", INTERVAL),
                 measure("first_token_mass", "1", "mean attention to the first token"),
             ),
         ),

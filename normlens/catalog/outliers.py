@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import LAYER, N, measure
+from normlens.catalog.columns import GROUP, INTERVAL, LAYER, N, measure
 from normlens.catalog.declaration import Analysis, Citation, Need
 from normlens.results import Column, TableSchema
 
@@ -52,7 +52,6 @@ _POINT = Column(
     "point", "str", "", "residual.3: before block 3; norm.3.pre_attn: that norm's output"
 )
 _DEPTH = Column("depth", "int64", "blocks", "blocks before the point")
-_GROUP = Column("group", "str", "", "first: first token of each sequence; rest: all others")
 _DIMENSION = Column("dimension", "Int64", "", "index in the residual stream; empty where none is")
 _BASIS = Column(
     "basis", "str", "", "native: as the model has it; gain_free: xhat; rotated: times a random Q"
@@ -94,7 +93,7 @@ OUTLIERS = Analysis(
             (
                 _POINT,
                 _DEPTH,
-                _GROUP,
+                GROUP,
                 N,
                 measure("largest", "residual units", "the activation of largest magnitude"),
                 _DIMENSION,
@@ -118,7 +117,7 @@ OUTLIERS = Analysis(
             (
                 Column("point", "str", "", "residual.3: before block 3; empty where none is"),
                 Column("depth", "Int64", "blocks", "blocks before the point"),
-                _GROUP,
+                GROUP,
                 _DIMENSION,
                 Column("n", "int64", "activations", "massive activations behind the row"),
                 measure("largest", "residual units", "the one of largest magnitude"),
@@ -143,11 +142,11 @@ OUTLIERS = Analysis(
                 Column("order", "int64", "", "rank in order of execution"),
                 _DEPTH,
                 _BASIS,
-                _GROUP,
+                GROUP,
                 N,
                 measure("per_token", "1", "kurtosis over dimensions, mean over tokens"),
-                measure("per_token_low", "1", "95 % bootstrap interval, documents resampled"),
-                measure("per_token_high", "1", "95 % bootstrap interval, documents resampled"),
+                measure("per_token_low", "1", INTERVAL),
+                measure("per_token_high", "1", INTERVAL),
                 measure("excess", "1", "per_token - 3"),
                 measure("per_feature", "1", "E[s**2]/E[s]**2 over dimensions"),
             ),
@@ -156,7 +155,7 @@ OUTLIERS = Analysis(
             "dimensions",
             "The dimensions with the largest share of the residual stream, per token group.",
             (
-                _GROUP,
+                GROUP,
                 _DIMENSION,
                 N,
                 measure("mean_square_share", "1", "share of the mean square, mean over depths"),
@@ -175,7 +174,7 @@ OUTLIERS = Analysis(
             (
                 _POINT,
                 _DEPTH,
-                _GROUP,
+                GROUP,
                 _DIMENSION,
                 N,
                 measure("mean_square_share", "1", "share of the mean square"),
@@ -187,7 +186,7 @@ OUTLIERS = Analysis(
             (
                 _BASIS,
                 _CRITERION,
-                _GROUP,
+                GROUP,
                 _DIMENSION,
                 Column("outlier", "bool", "", "whether it meets the criterion"),
                 N,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import N, measure
+from normlens.catalog.columns import INTERVAL, N, measure
 from normlens.catalog.declaration import Analysis, Citation, Need
 from normlens.results import Column, TableSchema
 
@@ -48,12 +48,12 @@ OUTPUT = Analysis(
                 measure(
                     "cross_entropy_low",
                     "nats/token",
-                    "95 % bootstrap interval, documents resampled",
+                    INTERVAL,
                 ),
                 measure(
                     "cross_entropy_high",
                     "nats/token",
-                    "95 % bootstrap interval, documents resampled",
+                    INTERVAL,
                 ),
                 measure("perplexity", "1", "exp(cross_entropy)"),
                 measure("entropy", "nats/token", "mean predictive entropy"),

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import N, measure
+from normlens.catalog.columns import GROUP, INTERVAL, N, measure
 from normlens.catalog.declaration import Analysis, Citation, Need
 from normlens.results import Column, TableSchema
 
-INTERVAL = "95 % bootstrap interval, documents resampled"
 POINT = Column("point", "int64", "", "i: before block i; the last one: after the last block")
-GROUP = Column("group", "str", "", "first: first token of each sequence; rest: all others")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from normlens.catalog.columns import HEAD, KIND, LAYER, ORDER, ROLE, SITE, N, measure
+from normlens.catalog.columns import GROUP, HEAD, INTERVAL, SITE, SITE_COLUMNS, N, measure
 from normlens.catalog.declaration import Analysis, Citation, Need
 from normlens.results import Column, TableSchema
 
@@ -43,19 +43,15 @@ SCALE = Analysis(
             "scale",
             "One row per site and token group.",
             (
-                SITE,
-                LAYER,
-                ROLE,
-                ORDER,
-                KIND,
-                Column("group", "str", "", "first: first token of each sequence; rest: all others"),
+                *SITE_COLUMNS,
+                GROUP,
                 Column("applied", "bool", "", "whether the model divides by this scale"),
                 N,
                 measure("mean", "residual units", "mean scale over tokens"),
                 measure("sd", "residual units", "standard deviation over tokens"),
                 measure("spread", "1", "sd / mean"),
-                measure("spread_low", "1", "95 % bootstrap interval, documents resampled"),
-                measure("spread_high", "1", "95 % bootstrap interval, documents resampled"),
+                measure("spread_low", "1", INTERVAL),
+                measure("spread_high", "1", INTERVAL),
                 measure("q05", "residual units", "5 % quantile (log bins, error below 0.3 %)"),
                 measure("q50", "residual units", "median (log bins, error below 0.3 %)"),
                 measure("q95", "residual units", "95 % quantile (log bins, error below 0.3 %)"),

@@ -35,7 +35,7 @@ class DecoderPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
-    _can_record_outputs = {  # noqa: RUF012
+    _can_record_outputs = {  # noqa: RUF012 - read by transformers
         "hidden_states": Block,
         "attentions": OutputRecorder(AttentionNormalizer, index=1),
     }
@@ -125,7 +125,9 @@ class DecoderModel(DecoderPreTrainedModel):
 class DecoderForCausalLM(DecoderPreTrainedModel, GenerationMixin):
     """The decoder with its unembedding."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+    _tied_weights_keys = {  # noqa: RUF012 - read by transformers
+        "lm_head.weight": "model.embed_tokens.weight"
+    }
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)

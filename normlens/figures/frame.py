@@ -143,7 +143,8 @@ def grid_shape(panels: int) -> tuple[int, int]:
 
 def panel_titles(figure: go.Figure, titles: Sequence[str]) -> None:
     """Left-aligned titles over the subplots that ``make_subplots`` titled in the same order."""
-    for annotation, title in zip(figure.layout.annotations, titles, strict=False):
+    layout: Any = figure.layout
+    for annotation, title in zip(layout.annotations, titles, strict=False):
         annotation.update(text=title, font={"size": 12})
 
 

@@ -32,14 +32,13 @@ class Slice:
     y: tuple[float, ...]
 
 
-def figure(slices: Sequence[Slice], *, dark: bool = False) -> go.Figure:
+def figure(slices: Sequence[Slice]) -> go.Figure:
     """The curves of one norm.
 
     Args:
         slices: at most three, in ascending order of ``others``.
-        dark: whether the page is dark.
     """
-    drawn = go.Figure(layout={"template": template(dark=dark), "height": 340})
+    drawn = go.Figure(layout={"template": template(), "height": 340})
     for one, colour, dash in zip(slices, COLOURS, DASHES, strict=False):
         drawn.add_scatter(
             x=one.x,

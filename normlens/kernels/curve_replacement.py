@@ -32,7 +32,7 @@ from normlens.hooks import Hook, hooked
 from normlens.kernels.predictions import Targets, divergence, reference
 from normlens.models.copying import structural_copy
 from normlens.models.edits.edit import Edited
-from normlens.models.edits.install import install_norm, one_gain_and_bias
+from normlens.models.edits.install import install_norm, one_slope_and_bias
 from normlens.models.lens import Lens, NormSite
 from normlens.norms.spec import NormKind, NormSpec
 from normlens.results import Result
@@ -135,9 +135,8 @@ class ReplaceFitted:
         model = structural_copy(lens.model)
         for norm in self.norms:
             site = sites[norm.label]
-            gamma, beta = one_gain_and_bias(lens, site)
-            old = torch.ones(site.spec.width).double() if gamma is None else gamma
-            install_norm(model, site.path, norm.spec, old * norm.gain, beta)
+            slope, beta = one_slope_and_bias(lens, site)
+            install_norm(model, site.path, norm.spec, slope * norm.gain, beta)
         return Edited(model)
 
 

@@ -191,6 +191,6 @@ def _parameters(weights: Path) -> int:
     try:
         with safe_open(weights, framework="numpy") as file:
             # safe_open gives no mapping: it cannot be iterated over.
-            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError):
         return 0

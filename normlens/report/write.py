@@ -125,6 +125,8 @@ def _refuse_to_replace_anything_else(out: Path) -> None:
 
 
 def _draw(result: Result) -> list[FigureView]:
+    # Plotly's layout has no attributes that a type checker knows of.
+    drawn: dict[str, Any] = dict(drawing.of(result))
     return [
         FigureView(
             identifier=f"figure-{name.replace(':', '-').replace('_', '-')}",
@@ -132,7 +134,7 @@ def _draw(result: Result) -> list[FigureView]:
             height=int(figure.layout.height),
             json=figure_json(figure),
         )
-        for name, figure in drawing.of(result).items()
+        for name, figure in drawn.items()
     ]
 
 

@@ -61,7 +61,7 @@ def load_checkpoint(
         with safe_open(path, framework="pt") as file:
             meta = json.loads(file.metadata()["normlens"])
             # safe_open gives no mapping: it cannot be iterated over.
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, KeyError, ValueError) as error:
         raise StoreMismatch(
             f"checkpoint {path} is unreadable ({error}); delete it to start over"

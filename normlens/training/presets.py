@@ -36,6 +36,7 @@ class Preset:
         starts: first step of the MLP, q/k and v phases, and the step of the final norm.
         gaps: steps between layers in the MLP, q/k and v phases.
         steps: of the whole run.
+        model_type: of the models it was published for.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Preset:
     starts: tuple[int, int, int, int]
     gaps: tuple[int, int, int]
     steps: int
+    model_type: str = "gpt2"
 
 
 PRESETS = (
@@ -73,9 +75,8 @@ def preset_named(name: str) -> Preset:
 
 def preset_for(model_type: str, layers: int, width: int) -> Preset | None:
     """The preset published for a model of this size, None where there is none."""
-    if model_type != "gpt2":
-        return None
-    return next((p for p in PRESETS if (p.layers, p.width) == (layers, width)), None)
+    size = (model_type, layers, width)
+    return next((p for p in PRESETS if (p.model_type, p.layers, p.width) == size), None)
 
 
 def preset_recipe(preset: Preset, name: str, ancestor: str) -> Recipe:

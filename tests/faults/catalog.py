@@ -29,7 +29,7 @@ FAULTS = (
     Fault(
         "eps-dropped",
         "the scale forgets eps",
-        "normlens/norms/reference.py",
+        "normlens/norms/maps.py",
         "return (mean_square + (spec.eps or 0.0)).sqrt()",
         "return mean_square.sqrt()",
         ("tests/norms",),
@@ -37,9 +37,9 @@ FAULTS = (
     Fault(
         "jvp-without-scale",
         "the Jacobian treats the live scale as a constant",
-        "normlens/norms/reference.py",
-        "    if spec.kind.has_live_scale:\n        out = out -",
-        "    if False:\n        out = out -",
+        "normlens/norms/maps.py",
+        "return c / scale if slope is None else (c - centred / scale * slope) / scale",
+        "return c / scale",
         ("tests/norms",),
     ),
     Fault(
@@ -189,9 +189,9 @@ FAULTS = (
     Fault(
         "eps-from-config",
         "a norm's eps is the usual one, not the module's",
-        "normlens/models/detect.py",
-        "                eps=module.eps,\n                centred=True,",
-        "                eps=1e-5,\n                centred=True,",
+        "normlens/norms/torch_norms.py",
+        "        eps=module.eps,\n        centred=True,",
+        "        eps=1e-5,\n        centred=True,",
         ("tests/models",),
     ),
     Fault(

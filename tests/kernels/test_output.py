@@ -52,7 +52,7 @@ def summary(lens: Lens, rows: list[list[int]], logits: Tensor | None = None) -> 
     if logits is not None:
         whole = logits
         # A nested def would be compiled again by the import hook at every call.
-        look = lambda batch: Observed(logits=whole[batch.index, : batch.ids.shape[1]])  # noqa: E731
+        look = lambda batch: Observed(logits=whole[batch.index, : batch.ids.shape[1]])  # noqa: E731 - see above
     return stream(KERNEL, context, look).tables["summary"].set_index("group")
 
 

@@ -36,7 +36,7 @@ def test_weights_are_float16_and_norms_float32(tmp_path: Path, make) -> None:
     write_model(make(), tokenizer(), tmp_path / "model")
     with safe_open(tmp_path / "model" / "model.safetensors", framework="pt") as file:
         # safe_open gives no mapping: it cannot be iterated over.
-        dtypes = {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
+        dtypes = {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118 - no mapping
     norms = {name for name in dtypes if ".ln_" in name}
     assert {dtypes[name] for name in norms} == {torch.float32}
     assert {dtypes[name] for name in set(dtypes) - norms} == {torch.float16}

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from normlens.errors import NotApplicable
 from normlens.models.copying import structural_copy
 from normlens.models.edits.conversion import convert
 from normlens.models.edits.edit import Edited
-from normlens.models.edits.install import install_norm, one_gain_and_bias
+from normlens.models.edits.install import install_norm, one_slope_and_bias
 from normlens.models.families import family_of
 from normlens.models.lens import Lens
 from normlens.models.norm_classes import NO_CLASSES, NormClasses
@@ -49,8 +47,7 @@ class DecodeEps:
             raise NotApplicable(f"{lens.identity.name} has no eps-encoded norm to convert")
         model = structural_copy(lens.model)
         for site in encoded:
-            gamma, beta = one_gain_and_bias(lens, site)
-            slope = torch.ones(site.spec.width).double() if gamma is None else gamma
+            slope, beta = one_slope_and_bias(lens, site)
             spec = replace(
                 site.spec,
                 eps=None,
@@ -100,8 +97,7 @@ class EncodeEps:
         for site in lens.sites:
             if site.spec.eps_encoded:
                 continue
-            gamma, beta = one_gain_and_bias(lens, site)
-            slope = torch.ones(site.spec.width).double() if gamma is None else gamma
+            slope, beta = one_slope_and_bias(lens, site)
             spec = NormSpec(
                 NormKind.LAYER_NORM,
                 site.spec.width,

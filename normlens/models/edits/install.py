@@ -60,6 +60,16 @@ def one_gain_and_bias(lens: Lens, site: NormSite) -> tuple[Tensor | None, Tensor
     return gamma, beta
 
 
+def one_slope_and_bias(lens: Lens, site: NormSite) -> tuple[Tensor, Tensor | None]:
+    """As :func:`one_gain_and_bias`, with gain 1 for a norm that has none.
+
+    Raises:
+        NotApplicable: every head has its own.
+    """
+    gamma, beta = one_gain_and_bias(lens, site)
+    return (torch.ones(site.spec.width).double() if gamma is None else gamma), beta
+
+
 def has_affine(lens: Lens, site: NormSite) -> bool:
     """Whether a gain differs from 1 or a bias from 0."""
     gamma, beta = gain_and_bias(lens, site)

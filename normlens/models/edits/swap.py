@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import torch
 from transformers import PreTrainedModel
 
 from normlens.errors import NotApplicable, UsageError
 from normlens.models.copying import structural_copy
 from normlens.models.edits.conversion import convert
 from normlens.models.edits.edit import Edited
-from normlens.models.edits.install import install_norm, one_gain_and_bias
+from normlens.models.edits.install import install_norm, one_slope_and_bias
 from normlens.models.edits.selection import ALL, select_sites
 from normlens.models.lens import Lens, NormSite
 from normlens.norms import NormKind, NormSpec
@@ -145,9 +144,8 @@ def replaced(lens: Lens, specs: Mapping[NormSite, NormSpec]) -> PreTrainedModel:
     """A structural copy with the norms of ``specs``."""
     model = structural_copy(lens.model)
     for site, spec in specs.items():
-        gamma, beta = one_gain_and_bias(lens, site)
+        slope, beta = one_slope_and_bias(lens, site)
         ratio = site.spec.factor / spec.factor
-        slope = torch.ones(site.spec.width).double() if gamma is None else gamma
         slope = slope * ratio * _length(spec) / _length(site.spec)
         if spec.kind is NormKind.SCALE_NORM:
             slope = slope.mean()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from normlens.norms.batch import BatchNormModule, Features, move_average
 from normlens.norms.kind import NormKind
@@ -60,11 +60,6 @@ class BatchNorm(BatchNormModule):
         return centred / (variance + self.eps).sqrt()
 
 
-def make(spec: NormSpec) -> nn.Module:
-    """The module."""
-    return BatchNorm(spec)
-
-
 ROW = KindRow(
     kind=NormKind.BATCH_NORM,
     title="BatchNorm",
@@ -78,5 +73,5 @@ ROW = KindRow(
         "analysed is that map, with the running statistics folded into gain and bias."
     ),
     norm_map=MAP,
-    make=make,
+    make=BatchNorm,
 )

@@ -7,7 +7,7 @@ The dropped coordinate is ``-sum(x)``, so ``s`` is the root mean square of all `
 
 from __future__ import annotations
 
-from torch import nn
+from functools import partial
 
 from normlens.norms.kind import NormKind
 from normlens.norms.kinds.row import Coupling, KindRow
@@ -35,11 +35,6 @@ class CompressedRootMeanSquare(ScaledMap):
 MAP = CompressedRootMeanSquare()
 
 
-def make(spec: NormSpec) -> nn.Module:
-    """The module."""
-    return TokenNorm(spec, MAP)
-
-
 ROW = KindRow(
     kind=NormKind.CRMS_NORM,
     title="CRMSNorm",
@@ -50,5 +45,5 @@ ROW = KindRow(
     annihilates="the input itself, up to eps / s^2",
     remark="d counts the coordinates that are kept; the one dropped is minus their sum.",
     norm_map=MAP,
-    make=make,
+    make=partial(TokenNorm, norm_map=MAP),
 )

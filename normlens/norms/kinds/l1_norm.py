@@ -8,8 +8,7 @@ The constant makes ``s`` the standard deviation of Gaussian elements.
 from __future__ import annotations
 
 import math
-
-from torch import nn
+from functools import partial
 
 from normlens.norms.kind import NormKind
 from normlens.norms.kinds.row import Coupling, KindRow
@@ -36,11 +35,6 @@ class MeanAbsolute(ScaledMap):
 MAP = MeanAbsolute()
 
 
-def make(spec: NormSpec) -> nn.Module:
-    """The module."""
-    return TokenNorm(spec, MAP)
-
-
 ROW = KindRow(
     kind=NormKind.L1_NORM,
     title="L1 normalization",
@@ -54,5 +48,5 @@ ROW = KindRow(
     annihilates="the all-ones direction where centred, exactly; the centred input, up to eps / s",
     remark="Has kinks: where an element crosses 0 (or the mean) the derivative jumps.",
     norm_map=MAP,
-    make=make,
+    make=partial(TokenNorm, norm_map=MAP),
 )

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from torch import nn
+from functools import partial
 
 from normlens.norms.kind import NormKind
 from normlens.norms.kinds.row import Coupling, KindRow
 from normlens.norms.maps import Length
-from normlens.norms.spec import NormSpec
 from normlens.norms.token import TokenNorm
 
 MAP = Length()
-
-
-def make(spec: NormSpec) -> nn.Module:
-    """The module."""
-    return TokenNorm(spec, MAP)
 
 
 ROW = KindRow(
@@ -32,5 +26,5 @@ ROW = KindRow(
     annihilates="the input itself, exactly, where its length is above eps",
     remark="The learned temperature of QKNorm belongs to the attention, not to the norm.",
     norm_map=MAP,
-    make=make,
+    make=partial(TokenNorm, norm_map=MAP),
 )

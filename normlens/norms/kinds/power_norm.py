@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from normlens.norms.batch import BatchNormModule, Features, apply_function, move_average
 from normlens.norms.kind import NormKind
@@ -99,11 +99,6 @@ class PowerNorm(BatchNormModule):
         return xhat
 
 
-def make(spec: NormSpec) -> nn.Module:
-    """The module."""
-    return PowerNorm(spec)
-
-
 ROW = KindRow(
     kind=NormKind.POWER_NORM,
     title="PowerNorm",
@@ -117,5 +112,5 @@ ROW = KindRow(
         "is left out. Affine in eval mode."
     ),
     norm_map=MAP,
-    make=make,
+    make=PowerNorm,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normlens.norms.kind import NormKind
 from normlens.norms.kinds.row import Coupling, KindRow
@@ -31,11 +31,6 @@ class ScaleNorm(TokenNorm):
         return torch.tensor(self.width**0.5)
 
 
-def make(spec: NormSpec) -> nn.Module:
-    """The module."""
-    return ScaleNorm(spec)
-
-
 ROW = KindRow(
     kind=NormKind.SCALE_NORM,
     title="ScaleNorm",
@@ -48,5 +43,5 @@ ROW = KindRow(
     couples=Coupling.TOKEN,
     annihilates="the input itself, exactly, where its length is above eps",
     norm_map=MAP,
-    make=make,
+    make=ScaleNorm,
 )

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from torch import nn
+from functools import partial
 
 from normlens.norms.kind import NormKind
 from normlens.norms.kinds.row import Coupling, KindRow
 from normlens.norms.maps import RootMeanSquare
-from normlens.norms.spec import NormSpec
 from normlens.norms.token import TokenNorm
 
 MAP = RootMeanSquare()
-
-
-def make(spec: NormSpec) -> nn.Module:
-    """The module."""
-    return TokenNorm(spec, MAP)
 
 
 ROW = KindRow(
@@ -28,5 +22,5 @@ ROW = KindRow(
     annihilates="the input itself, up to eps / s^2",
     remark="No parameter at all: the gain of the paper's Transformer is that of the next linear.",
     norm_map=MAP,
-    make=make,
+    make=partial(TokenNorm, norm_map=MAP),
 )

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from normlens.norms.batch import BatchNormModule, Features, apply_function, move_average
 from normlens.norms.kind import NormKind
@@ -179,11 +179,6 @@ class UnifiedNorm(BatchNormModule):
             self.skipped += 1
 
 
-def make(spec: NormSpec) -> nn.Module:
-    """The module."""
-    return UnifiedNorm(spec)
-
-
 ROW = KindRow(
     kind=NormKind.UNIFIED_NORM,
     title="Unified normalization",
@@ -203,5 +198,5 @@ ROW = KindRow(
         "leaves the window untouched. Affine in eval mode."
     ),
     norm_map=MAP,
-    make=make,
+    make=UnifiedNorm,
 )
