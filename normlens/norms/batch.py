@@ -28,10 +28,14 @@ class BatchNormModule(NormModule):
 
     def __init__(self, spec: NormSpec) -> None:
         super().__init__(spec)
-        self.eps = spec.eps or 0.0
         self.register_buffer("iterations", torch.tensor(0))
 
     iterations: Tensor
+
+    @property
+    def eps(self) -> float:
+        """What is added to a mean square."""
+        return self.built_spec.eps or 0.0
 
     def running(self) -> tuple[Features | None, Features]:
         """The mean (None where none is subtracted) and the mean square used in eval mode."""

@@ -85,11 +85,23 @@ def test_half_precision_storage_keeps_norms_exact(build, tmp_path: Path) -> None
         assert torch.equal(value, original.state_dict()[name]) == exact, name
 
 
-def test_what_the_layout_cannot_say_is_not_written(tmp_path: Path) -> None:
+def test_a_norm_that_no_longer_centres_is_written_as_it_is(tmp_path: Path) -> None:
     model = tiny_fixed_scale(3)
+    centred = logits(model)
     model.transformer.ln_f.centred = False
-    with pytest.raises(NotApplicable, match=r"transformer\.ln_f does not centre"):
-        write_model(model, tokenizer(), tmp_path / "uncentred")
+    expected = logits(model)
+    assert not torch.allclose(expected, centred, atol=1e-2)
+    write_model(model, tokenizer(), tmp_path / "uncentred", storage=torch.float32)
+    lens = open_model(tmp_path / "uncentred")
+    assert torch.equal(logits(lens.model), expected)
+    assert [site.spec.centred for site in lens.sites] == [True, True, True, True, False]
+
+
+def test_what_no_spec_describes_is_not_written(tmp_path: Path) -> None:
+    model = tiny_fixed_scale(3)
+    model.transformer.ln_f = torch.nn.GroupNorm(1, 32)
+    with pytest.raises(NotApplicable, match=r"transformer\.ln_f is a GroupNorm"):
+        write_model(model, tokenizer(), tmp_path / "unknown")
     assert not list(tmp_path.iterdir())
 
 

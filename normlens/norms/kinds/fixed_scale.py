@@ -105,8 +105,13 @@ class FixedScale(NormModule):
 
     @property
     def spec(self) -> NormSpec:
-        """With the scale as it is now."""
-        spec = replace(self.built_spec, gain=self.weight is not None, bias=self.bias is not None)
+        """With centring, gain, bias and scale as they are now."""
+        spec = replace(
+            self.built_spec,
+            centred=self.centred,
+            gain=self.weight is not None,
+            bias=self.bias is not None,
+        )
         if spec.position_scales is None:
             return replace(spec, fixed_scale=stored_number(self.scale, spec.fixed_scale or 1.0))
         if self.scale.is_meta:
