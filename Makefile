@@ -11,7 +11,7 @@ MODELS := books-ln books-control books-aux books-lnfree
 # One thread per process: the tests run in two processes, and sums keep one order.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help install demo test lint check bench faults fuzz docs tables data family clean
+.PHONY: help install demo test lint check bench faults fuzz docs tables data family bundle clean
 
 help:
 	@echo "make demo    compare the bundled models and write $(OUT)/report.html"
@@ -26,6 +26,7 @@ help:
 	@echo "make data    make data/ again, training included: make data BOOKS=directory"
 	@echo "make family  train every normalization scheme, as a queue that goes on where it was"
 	@echo "             stopped: make family BOOKS=directory [FAMILY='--seeds 1 2 3 --device cuda']"
+	@echo "make bundle  put the schemes that make family has finished into data/models"
 
 install: $(READY)
 
@@ -74,6 +75,7 @@ data: $(READY)
 	  rm -rf data/models/$$model; \
 	  mkdir -p data/models; \
 	  cp -R $(RUNS)/$$model/model data/models/$$model; \
+	  cp $(RUNS)/$$model/log.csv $(RUNS)/$$model/run.json data/models/$$model; \
 	done
 	$(BIN)/python -m normlens.training.prompts data/prompts
 	$(BIN)/python -m normlens.training.manifest --books "$(BOOKS)"
@@ -82,6 +84,17 @@ data: $(READY)
 family: $(READY)
 	@test -d "$(BOOKS)" || { echo "give the directory of <Gutenberg id>.txt files: make family BOOKS=directory" >&2; exit 2; }
 	$(BIN)/normlens family --books "$(BOOKS)" --out $(RUNS)/family $(FAMILY)
+
+# The log stays with the model: it is what is left of a scheme that did not train.
+bundle: $(READY)
+	set -e; for scheme in $(RUNS)/family/*; do \
+	  [ -d "$$scheme/seed-1/model" ] || continue; \
+	  model=data/models/$$(basename "$$scheme"); \
+	  rm -rf "$$model"; \
+	  cp -R "$$scheme/seed-1/model" "$$model"; \
+	  cp "$$scheme/seed-1/log.csv" "$$model"; \
+	done
+	$(BIN)/python -m normlens.training.manifest
 
 tables: $(READY)
 	$(PYTEST) -m "architecture_cell or conversion_cell or kind_cell" --outcome-tables=docs

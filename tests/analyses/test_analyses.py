@@ -16,11 +16,13 @@ ARGUMENTS = {
     "entropic_overload": ["books-ln", "untrained:books-ln"],
     "outliers_and_sinks": ["books-ln", "books-lnfree"],
     "bigram_backcopy": ["60"],
+    "norm_family": ["ln-gelu", "ln-relu"],
 }
 PRINTED = {
     "ln_removal": ["loss, nats/token", "GPT-2 small, Pile-filtered", "2.79"],
     "entropic_overload": ["reproduction", "published: LayerNorm", "untrained:books-ln"],
     "outliers_and_sinks": ["kurtosis_per_token_rotated", "sink_rate"],
+    "norm_family": ["cannot be shown", "(one seed)", "ln-relu < none-relu"],
     "bigram_backcopy": ["weight of BOS if uniform", "loss_trigger", "softplus"],
 }
 
