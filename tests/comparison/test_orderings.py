@@ -29,9 +29,10 @@ def test_the_bands_decide(ordering: Ordering, a: list[float], b: list[float], st
 
 def test_one_seed_is_a_direction_and_no_more() -> None:
     assert (
-        "1 (one seed) against 2 (one seed), as published" in judge(LESS, {"a": [1], "b": [2]}).words
+        "1 (one seed) against 2 (one seed), as published"
+        in judge(LESS, {"a": [1.0], "b": [2.0]}).words
     )
-    assert "not as published" in judge(LESS, {"a": [2], "b": [1]}).words
+    assert "not as published" in judge(LESS, {"a": [2.0], "b": [1.0]}).words
 
 
 def test_a_missing_scheme_is_named() -> None:
