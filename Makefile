@@ -11,7 +11,7 @@ MODELS := books-ln books-control books-aux books-lnfree
 # One thread per process: the tests run in two processes, and sums keep one order.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help install demo test lint check bench faults fuzz docs tables data family bundle clean
+.PHONY: help install demo test lint check bench faults fuzz docs tables data results family bundle clean
 
 help:
 	@echo "make demo    compare the bundled models and write $(OUT)/report.html"
@@ -24,6 +24,7 @@ help:
 	@echo "make faults  plant known bugs; each must turn a test red"
 	@echo "make fuzz    property tests with 10,000 examples each"
 	@echo "make data    make data/ again, training included: make data BOOKS=directory"
+	@echo "make results run what is missing of the results that the explorer opens with"
 	@echo "make family  train every normalization scheme, as a queue that goes on where it was"
 	@echo "             stopped: make family BOOKS=directory [FAMILY='--seeds 1 2 3 --device cuda']"
 	@echo "make bundle  put the schemes that make family has finished into data/models"
@@ -78,7 +79,13 @@ data: $(READY)
 	  cp $(RUNS)/$$model/log.csv $(RUNS)/$$model/run.json data/models/$$model; \
 	done
 	$(BIN)/python -m normlens.training.prompts data/prompts
+	$(BIN)/python -m normlens.workbench.bundled_make data/results
 	$(BIN)/python -m normlens.training.manifest --books "$(BOOKS)"
+
+# Due when an analysis has another version, or a bundled model other weights.
+results: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m normlens.workbench.bundled_make data/results
+	$(BIN)/python -m normlens.training.manifest
 
 # Started twice, it shares the runs between two processes; `normlens family --status` looks on.
 family: $(READY)

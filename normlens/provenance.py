@@ -88,6 +88,7 @@ def provenance(
         "dtype": lens.placement.dtype,
         "device": lens.placement.device,
         "attention": key["attention"],
+        "analysis_version": key["analysis_version"],
         "parameters": dict(key["parameters"]),
         "seed": key["seed"],
         "batch_size": batch_size,

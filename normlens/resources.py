@@ -1,4 +1,4 @@
-"""Where the bundled data and the app live: in the installed package, else beside it."""
+"""Where the bundled data, the app and its help live: in the installed package, else beside it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ def app_path(*parts: str) -> Path:
         LoadError: the installation carries no ``app/`` directory.
     """
     return _resource("app").joinpath(*parts)
+
+
+def docs_path(*parts: str) -> Path:
+    """Path of a page of the documentation that the app shows.
+
+    Raises:
+        LoadError: the installation carries no ``docs/`` directory.
+    """
+    return _resource("docs").joinpath(*parts)
 
 
 def _resource(name: str) -> Path:

@@ -1,7 +1,7 @@
 """Running analyses: the only place that builds a Result.
 
-1. Streaming analyses of one model share one pass over the corpus, on the plain model or,
-   when any of them needs components, on the component view.
+1. Streaming analyses of one model share one pass over the corpus, and those of one prompt one
+   pass over it, on the plain model or, when any of them needs components, on the component view.
 2. Procedures run passes of their own.
 3. Every Result is stored under the digest of all that decides its numbers and taken from
    there when asked for again.
@@ -143,8 +143,9 @@ def _plan(
     given = parameters.get(analysis.name, {})
     chosen = analysis.parameters(**given) if isinstance(given, Mapping) else given
     if analysis.runs_on == "prompt":
+        prompt = asdict(chosen)[analysis.prompt_parameter]
         sequences = encode_prompt(
-            chosen.prompt, tokenizer_of(lens), context=context_length(lens), bos=sequences.bos
+            prompt, tokenizer_of(lens), context=context_length(lens), bos=sequences.bos
         )
     other = options.reference if analysis.compares else None
     context = Context(lens, chosen, sequences, REPLICATES, reference=other)
@@ -164,12 +165,13 @@ def _findings(
         else:
             fitting.append(plan)
     for runs_on in ("corpus", "prompt"):
-        group = [
-            plan
-            for plan in fitting
-            if plan.analysis.style == "streaming" and plan.analysis.runs_on == runs_on
-        ]
-        yield from _stream(group, lens, options, report)
+        # Two analyses may be asked about different prompts.
+        groups: dict[str, list[_Planned]] = {}
+        for plan in fitting:
+            if plan.analysis.style == "streaming" and plan.analysis.runs_on == runs_on:
+                groups.setdefault(plan.context.sequences.sha256, []).append(plan)
+        for group in groups.values():
+            yield from _stream(group, lens, options, report)
     for plan in fitting:
         if plan.analysis.style == "procedure":
             yield plan, _proceed(plan, options, report)
@@ -239,4 +241,11 @@ def _kernel(analysis: Analysis) -> Any:
 def _origin(plan: _Planned, lens: Lens, options: Options) -> dict[str, Any]:
     origin = provenance(lens, plan.context.sequences, plan.key, options.batch_size, options.command)
     other = plan.context.reference
-    return origin if other is None else {**origin, "reference": other.identity.name}
+    if other is None:
+        return origin
+    return {
+        **origin,
+        "reference": other.identity.name,
+        "reference_sha256": other.identity.weights_sha256,
+        "reference_edits": list(other.edits),
+    }

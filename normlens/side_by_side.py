@@ -18,6 +18,7 @@ from normlens.models.context import context_length
 from normlens.models.lens import Lens
 from normlens.models.lineage import weight_cosine
 from normlens.models.tokenizers import tokenizer_of
+from normlens.records import CorpusKey, Records
 from normlens.results import Result, concat
 from normlens.runner import run
 from normlens.text import DEFAULT_CONTEXT, BosPolicy, Documents, encode
@@ -51,7 +52,7 @@ def compare(
         bos: BOS policy.
         parameters: by analysis name.
         batch_size: sequences per forward pass.
-        store: directory of results and shards.
+        store: directory of results, shards and records; see :mod:`normlens.records`.
         seed: of the bootstrap intervals.
         fresh: compute again even if stored.
         command: recorded in the provenance.
@@ -68,6 +69,7 @@ def compare(
     per_model: list[list[Result]] = []
     first: Lens | None = None
     compared_with = None if reference is None else reference()
+    records = Records(store)
     for name, opener in openers.items():
         lens = opener()
         first = first or lens
@@ -76,6 +78,8 @@ def compare(
         corpus = encode(documents, tokenizer_of(lens), context=width, bos=bos)
         if sequences is not None:
             corpus = corpus.spread(sequences)
+        key = CorpusKey(documents.sha256, corpus.tokenizer_sha256, width, bos, sequences)
+        records.save_corpus(key, corpus.sha256)
         results = run(
             names,
             lens,
@@ -89,12 +93,25 @@ def compare(
             reference=compared_with or first,
             progress=progress(name) if progress else None,
         )
-        cosine = 1.0 if lens is first else weight_cosine(first, lens)
-        per_model.append([_with_relation(result, cosine) for result in results])
+        cosine = recorded_cosine(first, lens, records)
+        per_model.append([with_relation(result, cosine) for result in results])
     return [concat([results[i] for results in per_model]) for i in range(len(names))]
 
 
-def _with_relation(result: Result, cosine: float) -> Result:
+def recorded_cosine(a: Lens, b: Lens, records: Records) -> float:
+    """:func:`~normlens.models.lineage.weight_cosine`, taken from the records where it is there."""
+    if a is b:
+        return 1.0
+    pair = (a.identity.weights_sha256, b.identity.weights_sha256)
+    cosine = records.cosine(*pair)
+    if cosine is None:
+        cosine = weight_cosine(a, b)
+        records.save_cosine(*pair, cosine)
+    return cosine
+
+
+def with_relation(result: Result, cosine: float) -> Result:
+    """The result of one model, its weight cosine to the reference in its provenance."""
     (model,) = result.models
     origin = {**result.provenance[model], "weight_cosine_to_reference": cosine}
     return dataclasses.replace(result, provenance={model: origin})

@@ -13,15 +13,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
+
+from tests import type_checks
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Without files of bytecode, every worker and every process that a test starts compiles all of
+# the package again, which takes longer than most tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
-install_import_hook("normlens", "beartype.beartype")
+type_checks.install("normlens")
 
 pytest_plugins = ("tests.outcome_tables",)
 

@@ -16,7 +16,13 @@ import pandas as pd
 
 from normlens import catalog
 from normlens.results import Check, Column, Headline, Result, TableSchema, concat
-from tests import synthetic_attention, synthetic_curves, synthetic_depth, synthetic_outliers
+from tests import (
+    synthetic_attention,
+    synthetic_curves,
+    synthetic_depth,
+    synthetic_outliers,
+    synthetic_prompts,
+)
 
 MODEL = Column("model", "str", "", "name of the model")
 STATUS = Column("status", "str", "", "ok, no_data, not_applicable or overflow")
@@ -370,6 +376,9 @@ _MAKERS: Mapping[str, Callable[[Model, np.random.Generator], dict[str, Rows]]] =
     "freeze-sweep": _freeze_sweep,
     "logit-attribution": _logit_attribution,
     "prompt-attribution": _prompt_attribution,
+    "prompt-attention": synthetic_prompts.attention,
+    "prompt-scale": synthetic_prompts.scale,
+    "prompt-patching": synthetic_prompts.patching,
     "divergence": synthetic_depth.divergence,
     "residual": synthetic_depth.residual,
     "branches": synthetic_depth.branches,
@@ -422,6 +431,9 @@ _HEADLINES: Mapping[str, Callable[[Mapping[str, Rows]], tuple[Headline, ...]]] =
     "freeze-sweep": _sweep_headline,
     "logit-attribution": _attribution_headline,
     "prompt-attribution": _prompt_headline,
+    "prompt-attention": synthetic_prompts.attention_headline,
+    "prompt-scale": synthetic_prompts.scale_headline,
+    "prompt-patching": synthetic_prompts.patching_headline,
     "divergence": synthetic_depth.divergence_headline,
     "residual": synthetic_depth.residual_headline,
     "branches": synthetic_depth.branches_headline,

@@ -1,4 +1,4 @@
-"""What importing normlens costs, and that the tests' runtime shape checks are live."""
+"""What importing normlens costs, and that the tests' runtime checks are live."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import sys
 import jaxtyping
 import pytest
 import torch
+from beartype.roar import BeartypeCallHintParamViolation
 
 from normlens.norms import FixedScale
+from normlens.results import Check
+from normlens.tolerances import for_dtype
 
 FRAMEWORKS = ("torch", "transformers", "transformer_lens", "streamlit")
 HELP = """
@@ -52,3 +55,11 @@ def test_shapes_are_checked_while_testing() -> None:
     module(torch.ones(5, 3))
     with pytest.raises(jaxtyping.TypeCheckError):
         module(torch.ones(5, 3, dtype=torch.int64))
+
+
+def test_other_annotations_are_checked_too() -> None:
+    assert for_dtype("component_sum", "float32") > 0
+    with pytest.raises(BeartypeCallHintParamViolation):
+        for_dtype("component_sum", 32)  # type: ignore[arg-type]
+    with pytest.raises(BeartypeCallHintParamViolation):
+        Check("name", "large", 1.0, True, "doc")  # type: ignore[arg-type]

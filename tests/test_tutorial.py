@@ -9,13 +9,17 @@ import pytest
 from nbclient import NotebookClient
 
 TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorial.py"
+SEQUENCES = "sequences=32"
+"""In the test it takes fewer."""
 
 
 @pytest.mark.components
 @pytest.mark.slow
 def test_the_tutorial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TUTORIAL.parents[1]))
-    notebook = jupytext.read(TUTORIAL)
+    source = TUTORIAL.read_text(encoding="utf-8")
+    assert source.count(SEQUENCES) == 2
+    notebook = jupytext.reads(source.replace(SEQUENCES, "sequences=8"), fmt="py:percent")
     assert {cell.cell_type for cell in notebook.cells} == {"code", "markdown"}
     NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]

@@ -15,7 +15,10 @@ from normlens.catalog.logit_attribution import LOGIT_ATTRIBUTION
 from normlens.catalog.outlier_ablation import OUTLIER_ABLATION
 from normlens.catalog.outliers import OUTLIERS
 from normlens.catalog.output import OUTPUT
+from normlens.catalog.prompt_attention import PROMPT_ATTENTION
 from normlens.catalog.prompt_attribution import PROMPT_ATTRIBUTION
+from normlens.catalog.prompt_patching import PROMPT_PATCHING
+from normlens.catalog.prompt_scale import PROMPT_SCALE
 from normlens.catalog.residual import RESIDUAL
 from normlens.catalog.scale import SCALE
 from normlens.errors import UnknownName
@@ -34,6 +37,9 @@ ALL: tuple[Analysis, ...] = (
     OUTLIER_ABLATION,
     LOGIT_ATTRIBUTION,
     PROMPT_ATTRIBUTION,
+    PROMPT_ATTENTION,
+    PROMPT_SCALE,
+    PROMPT_PATCHING,
 )
 
 __all__ = ["ALL", "Analysis", "Citation", "Need", "get"]

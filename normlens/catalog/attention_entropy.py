@@ -59,6 +59,7 @@ ATTENTION_ENTROPY = Analysis(
         "the model at step 0 beside the trained one."
     ),
     parameters=AttentionEntropyParameters,
+    topic="attention",
     runs_on="corpus",
     style="streaming",
     needs=frozenset({Need.ATTENTION}),

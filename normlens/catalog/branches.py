@@ -28,6 +28,7 @@ BRANCHES = Analysis(
         "is the growing residual of pre-norm models drowning its later blocks."
     ),
     parameters=BranchesParameters,
+    topic="depth",
     runs_on="corpus",
     style="streaming",
     needs=frozenset({Need.BRANCH_STEPS}),

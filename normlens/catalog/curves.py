@@ -42,6 +42,7 @@ CURVES = Analysis(
         "its slope means something, not `alpha`, `beta` or `s` alone."
     ),
     parameters=CurvesParameters,
+    topic="norms",
     runs_on="corpus",
     style="streaming",
     needs=frozenset({Need.NORM_INPUT}),

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from normlens.results import TableSchema
 
+Topic = Literal["norms", "attention", "outliers", "attribution", "depth", "output", "other"]
+
 
 class Need(StrEnum):
     """What a streaming analysis reads from each forward pass."""
@@ -85,6 +87,8 @@ class Analysis:
         compares: whether it sets the model against a reference model.
         forwards: of a procedure, how many forward passes of one sequence it makes, from its
             parameters and the extent; a backward pass counts as two. For estimates alone.
+        prompt_parameter: of an analysis of one prompt, the parameter that holds it.
+        topic: the subject whose page shows it; ``other`` has a page for all that is left.
         version: raised whenever numbers change.
     """
 
@@ -102,4 +106,6 @@ class Analysis:
     citations: tuple[Citation, ...]
     compares: bool = False
     forwards: Callable[[Any, Extent], float] = one_pass
+    prompt_parameter: str = "prompt"
+    topic: Topic = "other"
     version: int = 1

@@ -72,6 +72,7 @@ DIVERGENCE = Analysis(
         "are those that predict; the prediction made at the first token is in `first`."
     ),
     parameters=DivergenceParameters,
+    topic="output",
     runs_on="corpus",
     style="procedure",
     needs=frozenset(),

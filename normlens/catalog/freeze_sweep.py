@@ -40,6 +40,7 @@ FREEZE_SWEEP = Analysis(
         "scale does not."
     ),
     parameters=FreezeSweepParameters,
+    topic="norms",
     runs_on="corpus",
     style="procedure",
     needs=frozenset(),

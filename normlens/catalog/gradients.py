@@ -46,6 +46,7 @@ GRADIENTS = Analysis(
         "includes the noise of a single sequence."
     ),
     parameters=GradientsParameters,
+    topic="depth",
     runs_on="corpus",
     style="procedure",
     needs=frozenset(),

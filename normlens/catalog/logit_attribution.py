@@ -42,6 +42,7 @@ LOGIT_ATTRIBUTION = Analysis(
         "scale (Gemma 2, Cohere, Granite)."
     ),
     parameters=LogitAttributionParameters,
+    topic="attribution",
     runs_on="corpus",
     style="streaming",
     needs=frozenset({Need.COMPONENTS, Need.LOGITS}),

@@ -71,6 +71,7 @@ OUTLIER_ABLATION = Analysis(
         "measures more than the ablated dimension."
     ),
     parameters=OutlierAblationParameters,
+    topic="outliers",
     runs_on="corpus",
     style="procedure",
     needs=frozenset(),

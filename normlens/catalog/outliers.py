@@ -83,6 +83,7 @@ OUTLIERS = Analysis(
         "is an artefact of the basis; norms of tokens stay."
     ),
     parameters=OutliersParameters,
+    topic="outliers",
     runs_on="corpus",
     style="streaming",
     needs=frozenset({Need.RESIDUAL, Need.NORM_OUTPUT}),

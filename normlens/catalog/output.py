@@ -34,6 +34,7 @@ OUTPUT = Analysis(
         "a mean hides: a few tokens the training text lacked can own it."
     ),
     parameters=OutputParameters,
+    topic="output",
     runs_on="corpus",
     style="streaming",
     needs=frozenset({Need.LOGITS}),

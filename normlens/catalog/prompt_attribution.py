@@ -45,6 +45,7 @@ PROMPT_ATTRIBUTION = Analysis(
         "of a norm after attention (Gemma 2 and 3, OLMo 2 and 3, GLM-4) stays frozen."
     ),
     parameters=PromptAttributionParameters,
+    topic="attribution",
     runs_on="prompt",
     style="streaming",
     needs=frozenset({Need.COMPONENTS, Need.LOGITS}),

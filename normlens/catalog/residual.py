@@ -40,6 +40,7 @@ RESIDUAL = Analysis(
         "d_model, `cosine_trimmed` each token's largest coordinates."
     ),
     parameters=ResidualParameters,
+    topic="depth",
     runs_on="corpus",
     style="streaming",
     needs=frozenset({Need.STEPS, Need.NORM_MOMENTS}),

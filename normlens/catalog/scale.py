@@ -35,6 +35,7 @@ SCALE = Analysis(
         "norm can be removed is measured by freeze-sweep."
     ),
     parameters=ScaleParameters,
+    topic="norms",
     runs_on="corpus",
     style="streaming",
     needs=frozenset({Need.NORM_MOMENTS}),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from normlens import __version__
-from normlens.cli import compare, convert, family, inspect, remove_norm, run, show, train
+from normlens.cli import compare, convert, explorer, family, inspect, remove_norm, run, show, train
 from normlens.errors import NormlensError
 
 INTERRUPTED = 130
@@ -33,6 +33,7 @@ convert.register(app)
 train.register(app)
 remove_norm.register(app)
 family.register(app)
+explorer.register(app)
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -79,7 +79,10 @@ def compare(
     from normlens.text import read_documents
 
     documents = read_documents(text_options.text)
-    openers = {display_name(model): partial(open_with, model, model_options) for model in models}
+    store = store_options.root()
+    openers = {
+        display_name(model): partial(open_with, model, model_options, store) for model in models
+    }
     with progress_bars() as progress:
         results = run_side_by_side(
             openers,
@@ -90,7 +93,7 @@ def compare(
             bos=text_options.bos,
             parameters=chosen_parameters(analysis_flags),
             batch_size=text_options.batch_size,
-            store=store_options.root(),
+            store=store,
             seed=store_options.seed,
             fresh=store_options.fresh,
             command=command_line(),

@@ -6,23 +6,23 @@ from pathlib import Path
 
 from normlens.cli.options import ModelOptions
 from normlens.models.lens import Lens
+from normlens.workbench.choices import display_name
+
+__all__ = ["display_name", "open_with"]
 
 
-def display_name(source: str) -> str:
-    """The name a model has in tables: a directory's own, else the id."""
-    return Path(source).name if Path(source).is_dir() else source
-
-
-def open_with(source: str, options: ModelOptions) -> Lens:
-    """Open ``source`` as the options say."""
+def open_with(source: str, options: ModelOptions, store: Path | None = None) -> Lens:
+    """Open ``source`` as the options say, noting in ``store`` what it is."""
     import torch
 
-    from normlens.models import open_model
+    from normlens.models.recorded import open_recorded
+    from normlens.records import Records
 
     if options.threads:
         torch.set_num_threads(options.threads)
-    return open_model(
+    return open_recorded(
         source,
+        Records(store),
         device=options.device,
         dtype=options.dtype,
         revision=options.revision,

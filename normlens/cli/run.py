@@ -26,6 +26,7 @@ from normlens.errors import UsageError
 from normlens.results import Check, Headline, Result, nan_to_none
 
 NAMES = tuple(analysis.name for analysis in ALL)
+WATCHED = "--progress-file"
 
 
 def register(app: App) -> None:
@@ -40,6 +41,7 @@ def run(
     force: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    progress_file: Path | None = None,
     model_options: ModelOptions | None = None,
     text_options: TextOptions | None = None,
     store_options: StoreOptions | None = None,
@@ -74,6 +76,9 @@ def run(
         Print tokens, passes, memory and time instead of running.
     as_json
         Print headline numbers and checks as JSON on stdout.
+    progress_file
+        Keep this JSON file up to date for another process: state (running, done, failed,
+        cancelled), model, step, sequences done and in total, tokens, seconds, message.
     """
     analyses = [name for name in names if name in NAMES]
     models = [name for name in names if name not in NAMES]
@@ -85,12 +90,15 @@ def run(
     refuse_existing(out, analyses, force=force)
 
     from normlens.cli.opening import display_name, open_with
-    from normlens.cli.progress import progress_bars
+    from normlens.cli.progress import watched_progress
     from normlens.side_by_side import compare
     from normlens.text import read_documents
 
     documents = read_documents(text_options.text)
-    openers = {display_name(model): partial(open_with, model, model_options) for model in models}
+    store = None if dry_run else store_options.root()
+    openers = {
+        display_name(model): partial(open_with, model, model_options, store) for model in models
+    }
     parameters = chosen_parameters(analysis_flags)
     if dry_run:
         from normlens.cli.dry_run import print_estimate
@@ -98,7 +106,7 @@ def run(
         for opener in openers.values():
             print_estimate(opener(), documents, text_options, analyses, parameters)
         return 0
-    with progress_bars() as progress:
+    with watched_progress(progress_file) as progress:
         results = compare(
             openers,
             documents,
@@ -108,11 +116,13 @@ def run(
             bos=text_options.bos,
             parameters=parameters,
             batch_size=text_options.batch_size,
-            store=store_options.root(),
+            store=store,
             seed=store_options.seed,
             fresh=store_options.fresh,
             command=command_line(),
-            reference=None if reference is None else partial(open_with, reference, model_options),
+            reference=None
+            if reference is None
+            else partial(open_with, reference, model_options, store),
             progress=progress,
         )
     for result in results:
@@ -128,8 +138,13 @@ def run(
 
 
 def command_line() -> str:
-    """The command as it can be typed again."""
-    return shlex.join(["normlens", *sys.argv[1:]])
+    """The command as it can be typed again; where progress was written does not belong to it."""
+    words = list(sys.argv[1:])
+    if WATCHED in words:
+        at = words.index(WATCHED)
+        del words[at : at + 2]
+    words = [word for word in words if not word.startswith(f"{WATCHED}=")]
+    return shlex.join(["normlens", *words])
 
 
 def check_text_options(options: TextOptions) -> None:

@@ -30,8 +30,8 @@ def train(
     """Train a model by a recipe; the same command goes on where it was interrupted.
 
     A recipe is a TOML file that says everything that decides the weights. The run directory
-    gets log.csv (one row a step), the last checkpoint, and at the end model/, which every
-    other command opens.
+    gets log.csv (one row a step), run.json (the recipe), the last checkpoint, and at the end
+    model/, which every other command opens.
 
     Examples: `normlens train books-ln --books BOOKS --dry-run` for the cost, then
     `normlens train books-ln --books BOOKS --out runs/books-ln`.

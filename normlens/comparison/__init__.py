@@ -16,6 +16,9 @@ from normlens.comparison.headlines import (
     side_by_side,
 )
 from normlens.comparison.lineage import Relation, relations
+from normlens.comparison.ranking import ranked_differences
+from normlens.comparison.selected import at_selection
+from normlens.comparison.selection import Selection
 from normlens.comparison.traps import Caveat, caveats
 
 __all__ = [
@@ -23,12 +26,15 @@ __all__ = [
     "Difference",
     "HeadlineRow",
     "Relation",
+    "Selection",
+    "at_selection",
     "caveats",
     "compare_headlines",
     "difference",
     "headline_rows",
     "models_of",
     "provenance_of",
+    "ranked_differences",
     "relations",
     "side_by_side",
 ]

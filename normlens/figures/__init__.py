@@ -11,16 +11,27 @@ import importlib
 import plotly.graph_objects as go
 
 from normlens import catalog
+from normlens.errors import UnknownName
 from normlens.results import Result
 
-__all__ = ["of"]
+__all__ = ["draw", "of"]
+
+
+def draw(result: Result, name: str) -> go.Figure:
+    """One figure of a result, by its declared name (``scale:by_site``).
+
+    Raises:
+        UnknownName: the result's analysis declares no such figure; the message lists them.
+    """
+    declared = catalog.get(result.analysis).figures
+    if name not in declared:
+        raise UnknownName(
+            f"{result.analysis} has no figure {name!r}; its figures: {', '.join(declared)}"
+        )
+    module, function = name.split(":")
+    return getattr(importlib.import_module(f"normlens.figures.{module}"), function)(result)
 
 
 def of(result: Result) -> dict[str, go.Figure]:
     """Every figure of a result, by its declared name and in declaration order."""
-    figures: dict[str, go.Figure] = {}
-    for name in catalog.get(result.analysis).figures:
-        module, function = name.split(":")
-        draw = getattr(importlib.import_module(f"normlens.figures.{module}"), function)
-        figures[name] = draw(result)
-    return figures
+    return {name: draw(result, name) for name in catalog.get(result.analysis).figures}

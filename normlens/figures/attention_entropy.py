@@ -63,7 +63,7 @@ def quarters(result: Result) -> go.Figure:
         for k, name in enumerate(names):
             figure.add_trace(_bar(result, models, mode, name, QUARTER_COLOURS[k % 4]), panel, 1)
     stack_legend_once(figure)
-    panel_titles(figure, [f"quarters {words}" for words in MODES.values()])
+    panel_titles(figure, list(MODES.values()))
     figure.update_yaxes(
         tickmode="array",
         tickvals=list(range(len(models))),
@@ -97,7 +97,7 @@ def by_depth(result: Result) -> go.Figure:
     figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.12, subplot_titles=titles
     )
-    ceilings: list[pd.Series] = []
+    ceilings: dict[str, pd.Series] = {}
     for index, model in enumerate(models):
         frame = rows(result, "heads", model)
         frame = frame[frame["group"] == "rest"]
@@ -108,9 +108,9 @@ def by_depth(result: Result) -> go.Figure:
         figure.add_trace(depth_line(means["normalised"], look, look.label, "%{y:.1%}"), 1, 1)
         figure.add_trace(depth_line(means["entropy"], look, look.label, "%{y:.4g} nats"), 2, 1)
         figure.add_trace(rest_line(means["rest_entropy"], look), 2, 1)
-        ceilings.append(means["ceiling"])
-    for index, ceiling in enumerate(distinct_ceilings(ceilings)):
-        figure.add_trace(ceiling_line(ceiling, first=index == 0), 2, 1)
+        ceilings[model] = means["ceiling"]
+    for index, (model, ceiling) in enumerate(distinct_ceilings(ceilings).items()):
+        figure.add_trace(ceiling_line(ceiling, model, first=index == 0), 2, 1)
     stack_legend_once(figure)
     panel_titles(figure, titles)
     depth = max((side(rows(result, "heads", m)["layer"]) for m in models), default=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 
 
 def head_points(frame: pd.DataFrame, look: theme.Identity, shift: float) -> go.Scatter:
@@ -24,6 +26,7 @@ def head_points(frame: pd.DataFrame, look: theme.Identity, shift: float) -> go.S
         showlegend=False,
         marker={"color": look.colour, "size": 5, "opacity": 0.4},
         customdata=frame[["layer", "head", "first_mass"]].to_numpy(float),
+        meta=meaning(x="layer", columns=("layer", "head"), model=look.model, mark="point"),
         hovertemplate=(
             "L%{customdata[0]}.H%{customdata[1]} · %{fullData.name}<br>%{y:.1%}"
             "<br>on the first token %{customdata[2]:.1%}<extra></extra>"
@@ -41,6 +44,7 @@ def depth_line(mean: pd.Series, look: theme.Identity, name: str, shown: str) -> 
         legendgroup=look.model,
         line={"color": look.colour, "width": 2, "dash": look.dash},
         marker={"symbol": look.symbol, "size": 8},
+        meta=meaning(x="layer", model=look.model),
         hovertemplate=f"layer %{{x}} · %{{fullData.name}}<br>{shown}<extra></extra>",
     )
 
@@ -53,17 +57,20 @@ def rest_line(mean: pd.Series, look: theme.Identity) -> go.Scatter:
     return line.update(legendgroup=f"{look.model} rest", line={"width": 1}, marker=style)
 
 
-def distinct_ceilings(ceilings: list[pd.Series]) -> list[pd.Series]:
-    """Ceilings that differ; models that read the same text in the same way share one."""
-    kept: list[pd.Series] = []
-    for ceiling in ceilings:
-        if not any(ceiling.equals(other) for other in kept):
-            kept.append(ceiling)
+def distinct_ceilings(ceilings: Mapping[str, pd.Series]) -> dict[str, pd.Series]:
+    """Ceilings that differ, by the first model of each.
+
+    Models that read the same text in the same way share one.
+    """
+    kept: dict[str, pd.Series] = {}
+    for model, ceiling in ceilings.items():
+        if not any(ceiling.equals(other) for other in kept.values()):
+            kept[model] = ceiling
     return kept
 
 
-def ceiling_line(ceiling: pd.Series, *, first: bool) -> go.Scatter:
-    """The largest entropy there can be, by layer."""
+def ceiling_line(ceiling: pd.Series, model: str, *, first: bool) -> go.Scatter:
+    """The largest entropy there can be, by layer of the model."""
     return go.Scatter(
         x=ceiling.index.to_numpy(float),
         y=ceiling.to_numpy(float),
@@ -71,6 +78,7 @@ def ceiling_line(ceiling: pd.Series, *, first: bool) -> go.Scatter:
         name="ceiling",
         legendgroup="ceiling",
         showlegend=first,
+        meta=meaning(x="layer", model=model),
         line={"color": theme.NOT_APPLICABLE, "width": 1.5, "dash": "dot"},
         hovertemplate="layer %{x}<br>ceiling %{y:.4g} nats<extra></extra>",
     )

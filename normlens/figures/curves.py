@@ -117,7 +117,7 @@ def _grid(titles: list[str], *, lines: int = 1) -> tuple[go.Figure, int]:
     figure = make_subplots(
         rows=count,
         cols=columns,
-        vertical_spacing=(0.2 + 0.12 * lines) / (count + 1),
+        vertical_spacing=(0.2 + 0.17 * lines) / (count + 1),
         horizontal_spacing=0.12,
         subplot_titles=titles or None,
     )

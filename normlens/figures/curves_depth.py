@@ -19,7 +19,9 @@ from normlens.figures.curves_panels import (
     elements_note,
     rest_rows,
 )
+from normlens.figures.declared import meaning
 from normlens.figures.frame import (
+    LOG_AXIS,
     asymmetric_error,
     dodge,
     finish,
@@ -30,6 +32,8 @@ from normlens.figures.frame import (
 )
 from normlens.figures.sites import SiteAxis, site_axis
 from normlens.results import Result
+
+_DETAILS = ["site", "n", "layer"]
 
 
 def bend(result: Result) -> go.Figure:
@@ -126,11 +130,11 @@ def _errors(
             continue
         for name, column in columns.items():
             values = frame.assign(**{column: 1 - frame[column]}) if complement else frame
-            figure.add_trace(_error_line(axis, values, name, column), row=row, col=1)
+            figure.add_trace(_error_line(axis, values, name, column, model), row=row, col=1)
     stack_legend_once(figure)
     panel_titles(figure, titles)
     figure.update_xaxes(**axis.axis())
-    figure.update_yaxes(type="log", title_text=unit, dtick="D2", exponentformat="power")
+    figure.update_yaxes(title_text=unit, **LOG_AXIS)
     return finish(
         figure,
         result,
@@ -147,7 +151,9 @@ def _errors(
     )
 
 
-def _error_line(axis: SiteAxis, frame: pd.DataFrame, name: str, column: str) -> go.Scatter:
+def _error_line(
+    axis: SiteAxis, frame: pd.DataFrame, name: str, column: str, model: str
+) -> go.Scatter:
     frame = axis.spaced(frame)
     value = frame[column].astype(float)
     # Rounding leaves an exact fit a little above or below 0.
@@ -155,7 +161,8 @@ def _error_line(axis: SiteAxis, frame: pd.DataFrame, name: str, column: str) -> 
     shared: dict[str, Any] = {
         "x": frame.index.to_numpy(),
         "y": value.to_numpy(),
-        "customdata": frame[["site", "n"]].to_numpy(object),
+        "customdata": frame[_DETAILS].to_numpy(object),
+        "meta": meaning(x="site", columns=_DETAILS, model=model),
         "legendgroup": name,
         "hovertemplate": (
             "<b>%{customdata[0]}</b> · %{fullData.name}<br>%{y:.4g}"
@@ -189,7 +196,8 @@ def _by_site(frame: pd.DataFrame, column: str, look: theme.Identity, shift: floa
         mode="lines+markers",
         line={"color": look.colour, "dash": look.dash, "width": 1.8},
         marker={"symbol": look.symbol, "size": 6, "color": look.colour},
-        customdata=frame[["site", "n"]].to_numpy(object),
+        customdata=frame[_DETAILS].to_numpy(object),
+        meta=meaning(x="site", columns=_DETAILS, model=look.model),
         hovertemplate=(
             "<b>%{customdata[0]}</b> · %{fullData.name}<br>%{y:.4g}"
             "<br>n = %{customdata[1]:,}<extra></extra>"

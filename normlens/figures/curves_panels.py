@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 from normlens.figures.frame import models_with_data, rows
 from normlens.figures.tokens import escape
 from normlens.results import Result
@@ -96,6 +97,12 @@ def mean_and_spread(site: Site, look: theme.Identity, unit: float) -> Iterator[g
         line={"color": look.colour, "dash": look.dash, "width": 1.6},
         marker={"symbol": look.symbol, "size": 4, "color": look.colour},
         customdata=details,
+        meta=meaning(
+            constant={"site": site.label}
+            | ({} if pd.isna(site.fits["layer"]) else {"layer": int(site.fits["layer"])}),
+            model=look.model,
+            mark="panel",
+        ),
         hovertemplate=(
             f"<b>{escape(site.label)}</b> · %{{fullData.name}}<br>x %{{customdata[0]:.4g}}, "
             "x̂ %{y:.4g} ± %{customdata[1]:.3g}<br>n = %{customdata[2]:,.0f} elements<extra></extra>"

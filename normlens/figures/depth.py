@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning, next_block
 from normlens.figures.frame import (
+    BY_LAYER,
+    LOG_AXIS,
     asymmetric_error,
     dodge,
     models_with_data,
@@ -79,7 +83,7 @@ def panels(
             figure.add_hline(
                 y=panel.level, line={"width": 1, "dash": "dot"}, row=_any(row), col=_any(1)
             )
-        axis: dict[str, Any] = {"type": "log", "dtick": "D2"} if panel.log else {}
+        axis: dict[str, Any] = LOG_AXIS if panel.log else {}
         figure.update_yaxes(title_text=panel.unit, row=row, col=1, **axis)
     stack_legend_once(figure)
     panel_titles(figure, titles)
@@ -97,7 +101,7 @@ def panels(
 def depth_note(result: Result, table: str, x: str) -> str:
     """Says how models of different depth are aligned; empty where depths agree."""
     deepest = {int(rows(result, table, m)[x].max()) for m in models_with_data(result, table)}
-    return "models differ in depth; aligned by absolute layer" if len(deepest) > 1 else ""
+    return BY_LAYER if len(deepest) > 1 else ""
 
 
 def _selected(frame: pd.DataFrame, panel: Panel) -> pd.DataFrame:
@@ -113,7 +117,10 @@ def _line(
     low, high = f"{panel.column}_low", f"{panel.column}_high"
     bounded = low in frame and high in frame
     ends = frame[[low, high]] if bounded else pd.DataFrame({0: value, 1: value})
-    details = pd.concat([frame[[x, "n"]], ends], axis=1)
+    details = pd.concat([frame[[x, "n"]], ends], axis=1).to_numpy(object)
+    # A point is a place between blocks: what is selected there is the block after it.
+    block = next_block(frame[x]) if x == "point" else list(frame[x])
+    details = np.column_stack([details, np.array(block, dtype=object)])
     interval = " [%{customdata[2]:.4g}, %{customdata[3]:.4g}]" if bounded else ""
     return go.Scatter(
         x=frame[x].to_numpy(float) + shift,
@@ -124,7 +131,8 @@ def _line(
         line={"color": look.colour, "dash": look.dash, "width": 1.8},
         marker={"symbol": look.symbol, "size": 6, "color": look.colour},
         error_y=asymmetric_error(value, frame[low], frame[high], look.colour) if bounded else None,
-        customdata=details.to_numpy(object),
+        customdata=details,
+        meta=meaning(x=x, columns=("", "", "", "", "layer"), model=look.model),
         hovertemplate=(
             f"<b>{x} %{{customdata[0]}}</b> · %{{fullData.name}}<br>%{{y:.4g}}{interval}"
             "<br>n = %{customdata[1]:,}<extra></extra>"

@@ -24,11 +24,11 @@ from normlens.figures.limits import SymmetricLog
 from normlens.results import Result
 
 _QUANTITIES = {
-    "jsd": "JSD, at most 0.693",
-    "kl_model_reference": "KL(model ‖ reference)",
-    "kl_reference_model": "KL(reference ‖ model)",
+    "jsd": "JSD (nats), at most 0.693",
+    "kl_model_reference": "KL(model ‖ reference) (nats)",
+    "kl_reference_model": "KL(reference ‖ model) (nats)",
     "agreement": "same most probable token (share)",
-    "delta_loss": "loss minus the reference's",
+    "delta_loss": "loss minus the reference's (nats/token)",
 }
 _LOSS_AXIS = SymmetricLog(linear=1e-2)
 _ROW = 26
@@ -54,9 +54,9 @@ def summary(result: Result) -> go.Figure:
         zeroline=False,
     )
     for row in (1, 2, 3):
-        figure.update_xaxes(rangemode="tozero", title_text="nats", row=row, col=1)
+        figure.update_xaxes(rangemode="tozero", row=row, col=1)
     figure.update_xaxes(tickformat=".1%", row=4, col=1)
-    figure.update_xaxes(zeroline=True, zerolinewidth=2, title_text="nats/token", row=5, col=1)
+    figure.update_xaxes(zeroline=True, zerolinewidth=2, row=5, col=1)
     panel_titles(figure, titles)
     figure.update_layout(showlegend=False)
     return finish(

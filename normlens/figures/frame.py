@@ -13,7 +13,11 @@ from normlens.figures.tokens import wrap
 from normlens.results import Result
 
 # What fits in a figure 390 px wide, at 15 px for the title and 12 px for the rest.
-TITLE_WIDTH, NOTE_WIDTH = 44, 56
+TITLE_WIDTH, NOTE_WIDTH = 42, 56
+BY_LAYER = "models differ in depth; aligned by absolute layer"
+"""Note on figures whose models differ in depth."""
+LOG_AXIS: dict[str, Any] = {"type": "log", "dtick": "D2", "tickformat": "~g"}
+"""A logarithmic axis whose labels 2 and 5 are written out: 0.02, not 2."""
 # Plotly sets the lines of one text 1.3 times its base size apart, whatever their own size.
 HEADER_SIZE = 13
 LINE = 1.3 * HEADER_SIZE
@@ -87,14 +91,25 @@ def finish(
         notes: lines under the title; n first.
         height: of the plot without its header, px.
     """
-    lines = [note for note in (*notes, *missing_notes(result, table)) if note]
-    heading = wrap(title, TITLE_WIDTH)
-    small = [part for line in lines for part in wrap(line, NOTE_WIDTH)]
-    header = [*map(_HEADING.format, heading), *map(_NOTE.format, small)]
-    top = round(40 + LINE * len(header))
     if not models_with_data(result, table):
         _say_there_is_nothing(figure)
         height = 120
+    lines = (*notes, *missing_notes(result, table))
+    return heading(figure, title=title, notes=lines, height=height)
+
+
+def heading(figure: go.Figure, *, title: str, notes: Iterable[str] = (), height: int) -> go.Figure:
+    """Give a figure its template, header and height, whatever it was drawn from.
+
+    Args:
+        figure: with its traces.
+        title: with the unit.
+        notes: lines under the title; empty ones are left out.
+        height: of the plot without its header, px.
+    """
+    small = [part for line in notes if line for part in wrap(line, NOTE_WIDTH)]
+    header = [*map(_HEADING.format, wrap(title, TITLE_WIDTH)), *map(_NOTE.format, small)]
+    top = round(40 + LINE * len(header))
     figure.update_layout(
         template=template(),
         title={"text": "<br>".join(header), "font": {"size": HEADER_SIZE}},

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 from normlens.figures.frame import (
     asymmetric_error,
     finish,
@@ -39,6 +40,7 @@ _DETAILS = [
     "frozen_scale",
     "frozen_scale_first",
     "n",
+    "layer",
 ]
 
 
@@ -64,6 +66,7 @@ def single(result: Result) -> go.Figure:
             "legendgroup": model,
             "marker": {"color": look.colour},
             "customdata": frame[_DETAILS].to_numpy(object),
+            "meta": meaning(x="site", columns=_DETAILS, model=model),
             "hovertemplate": _HOVER,
         }
         ends = {c: pd.Series(_AXIS.position(frame[c]), frame.index) for c in _DETAILS[1:4]}
@@ -132,6 +135,7 @@ def cumulative(result: Result) -> go.Figure:
                 line={"color": look.colour, "dash": look.dash, "width": 2},
                 marker={"symbol": look.symbol, "size": 7},
                 customdata=frame[_DETAILS].to_numpy(object),
+                meta=meaning(columns=_DETAILS, model=model),
                 hovertemplate="after fixing " + _HOVER,
             )
         )

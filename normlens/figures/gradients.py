@@ -6,8 +6,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 from normlens.figures.depth import Panel, depth_note, panels
 from normlens.figures.frame import (
+    LOG_AXIS,
     asymmetric_error,
     finish,
     models_with_data,
@@ -70,7 +72,8 @@ def attenuation(result: Result) -> go.Figure:
                     line={"color": look.colour, "dash": look.dash, "width": 1.8},
                     marker={"symbol": look.symbol, "size": 6},
                     error_y=asymmetric_error(value, *ends, look.colour),
-                    customdata=spaced[["site", "n"]].to_numpy(object),
+                    customdata=spaced[["site", "n", "layer"]].to_numpy(object),
+                    meta=meaning(x="site", columns=("site", "", "layer"), model=model),
                     hovertemplate=(
                         "<b>%{customdata[0]}</b> · %{fullData.name}<br>%{y:.4g} per residual unit"
                         "<br>n = %{customdata[1]:,}<extra></extra>"
@@ -82,7 +85,7 @@ def attenuation(result: Result) -> go.Figure:
     stack_legend_once(figure)
     panel_titles(figure, titles)
     figure.update_xaxes(**axis.axis())
-    figure.update_yaxes(type="log", dtick="D2", title_text="per residual unit")
+    figure.update_yaxes(title_text="per residual unit", **LOG_AXIS)
     return finish(
         figure,
         result,

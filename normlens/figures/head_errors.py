@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 from normlens.figures.frame import asymmetric_error, rows
 from normlens.results import Result
 
@@ -18,8 +19,8 @@ def side(index: pd.Series) -> int:
     return int(index.max()) + 1 if len(index) else 1
 
 
-def head_map(heads: pd.DataFrame) -> tuple[go.Heatmap, go.Heatmap]:
-    """Grey cells for what has no value, and the values above them."""
+def head_map(heads: pd.DataFrame, model: str) -> tuple[go.Heatmap, go.Heatmap]:
+    """Grey cells for what has no value, and the values of a model above them."""
     shape = side(heads["layer"]), side(heads["head"])
     values, low, high = (np.full(shape, np.nan) for _ in range(3))
     where = heads["layer"].to_numpy(int), heads["head"].to_numpy(int)
@@ -43,6 +44,7 @@ def head_map(heads: pd.DataFrame) -> tuple[go.Heatmap, go.Heatmap]:
         xgap=1,
         ygap=1,
         customdata=np.stack([low, high], -1),
+        meta=meaning(x="head", y="layer", model=model),
         hovertemplate=(
             "L%{y}.H%{x}<br>NMAE %{z:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]"
             "<extra></extra>"
@@ -62,7 +64,8 @@ def strip(heads: pd.DataFrame, y: int, look: theme.Identity) -> go.Scatter:
         mode="markers",
         name=look.label,
         marker={"color": look.colour, "size": 7, "opacity": 0.55},
-        customdata=heads[["component"]].to_numpy(object),
+        customdata=heads[["component", "layer", "head"]].to_numpy(object),
+        meta=meaning(columns=("", "layer", "head"), model=look.model, mark="point"),
         hovertemplate="%{fullData.name} %{customdata[0]}<br>NMAE %{x:.4g}<extra></extra>",
     )
 
@@ -81,7 +84,7 @@ def mean(result: Result, y: int, look: theme.Identity) -> go.Scatter:
             "symbol": "diamond",
             "size": 12,
             "color": look.colour,
-            "line": {"color": "white", "width": 1.5},
+            "line": {"color": theme.PAPER, "width": 1.5},
         },
         hovertemplate="%{fullData.name}<br>mean of heads %{x:.4g}<extra></extra>",
     )

@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 
 from normlens.comparison.lineage import relations
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 from normlens.figures.frame import finish, grid_shape, models_with_data, panel_titles, rows
 from normlens.figures.head_errors import integer_axis, side
 from normlens.figures.limits import robust_limits
@@ -71,7 +72,8 @@ def head_maps(
     for panel, grid in enumerate(panels):
         place: dict[str, Any] = {"row": panel // columns + 1, "col": panel % columns + 1}
         signed = difference is not None and panel == len(panels) - 1
-        for trace in _traces(grid, what, signed=signed):
+        model = models[0 if signed else panel]
+        for trace in _traces(grid, what, model, signed=signed):
             figure.add_trace(trace, **place)
         in_first, in_last = place["col"] == 1, panel + columns >= len(panels)
         figure.update_yaxes(**integer_axis(len(grid), "layer" if in_first else ""), **place)
@@ -127,7 +129,7 @@ def _difference(result: Result, models: list[str], grids: list[Matrix]) -> Matri
     return grids[1] - grids[0] if related else None
 
 
-def _traces(grid: Matrix, what: str, *, signed: bool) -> tuple[go.Heatmap, go.Heatmap]:
+def _traces(grid: Matrix, what: str, model: str, *, signed: bool) -> tuple[go.Heatmap, go.Heatmap]:
     """Grey cells for what has no value, and the values above them."""
     grey = go.Heatmap(
         z=np.where(np.isfinite(grid), np.nan, 0.0),
@@ -149,6 +151,7 @@ def _traces(grid: Matrix, what: str, *, signed: bool) -> tuple[go.Heatmap, go.He
         xgap=1,
         ygap=1,
         hovertemplate=f"L%{{y}}.H%{{x}}<br>{what} {number}<extra></extra>",
+        meta=meaning(x="head", y="layer", model=model),
         hoverongaps=False,
     )
     return grey, coloured

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 from normlens.figures.frame import (
     asymmetric_error,
     finish,
@@ -53,7 +54,7 @@ def nmae_heads(result: Result) -> go.Figure:
     )
     for panel, model in enumerate(models):
         place: dict[str, Any] = {"row": panel // columns + 1, "col": panel % columns + 1}
-        for trace in head_map(heads[model]):
+        for trace in head_map(heads[model], model):
             figure.add_trace(trace, **place)
         sides = side(heads[model]["layer"]), side(heads[model]["head"])
         figure.update_yaxes(**integer_axis(sides[0], "layer" if place["col"] == 1 else ""), **place)
@@ -226,7 +227,8 @@ def _effect_bars(
         name=name,
         offsetgroup=f"{panel} {column}",
         marker={"color": fill, "line": {"color": look.colour, "width": 1}},
-        customdata=frame[["component", "self_repair", "nmae"]].to_numpy(object),
+        customdata=frame[["component", "self_repair", "nmae", "layer", "head"]].to_numpy(object),
+        meta=meaning(columns=("", "", "", "layer", "head"), model=look.model),
         hovertemplate=(
             f"<b>%{{customdata[0]}}</b><br>{name} %{{x:.4g}} logits<br>self-repair (DE − DLA) "
             "%{customdata[1]:.4g}<br>NMAE %{customdata[2]:.4g}<extra></extra>"

@@ -9,7 +9,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 from normlens.figures.frame import (
+    LOG_AXIS,
     asymmetric_error,
     dodge,
     finish,
@@ -24,11 +26,13 @@ from normlens.results import Result
 
 _AXIS = SymmetricLog(linear=1e-3)
 _LABELS = {
-    ("dimensions", "residual"): "outlier dims = 0<br>in the residual",
-    ("dimensions", "norm_output"): "outlier dims = 0<br>after the norms",
+    ("dimensions", "residual"): "residual = 0",
+    ("dimensions", "norm_output"): "norm output = 0",
     ("massive", "zero"): "massive = 0",
     ("massive", "mean"): "massive = mean",
 }
+_WHERE = "residual, norm output: where the outlier dimensions are set to 0"
+_ANGLE = -40
 _SINK_LABELS = {("intact", "intact"): "intact", **_LABELS}
 _QUANTITIES = {
     "inverse_scale": "1/scale",
@@ -64,7 +68,7 @@ def effects(result: Result) -> go.Figure:
         tickvals=list(range(len(places))),
         ticktext=list(_LABELS.values()),
         range=[-0.6, len(places) - 0.4],
-        tickangle=0,
+        tickangle=_ANGLE,
         zeroline=False,
     )
     figure.update_yaxes(title_text="change of loss (nats/token)", **_AXIS.axis(shown))
@@ -76,6 +80,7 @@ def effects(result: Result) -> go.Figure:
         notes=(
             tokens_note(result, "effects"),
             "filled: the outliers; open: as many random dimensions, one mark per draw",
+            _WHERE,
             "95 % paired intervals; logarithmic in both directions, linear below 0.001",
             *_stand_ins(result),
         ),
@@ -118,6 +123,7 @@ def sinks(result: Result) -> go.Figure:
         notes=(
             tokens_note(result, "sinks").replace("tokens", "sequences"),
             "95 % intervals; the first token's mean attention above epsilon",
+            _WHERE,
             *_stand_ins(result),
         ),
         height=340,
@@ -149,13 +155,13 @@ def chain(result: Result) -> go.Figure:
     panel_titles(figure, titles)
     for panel in range(1, len(shown) + 1):
         figure.add_hline(y=1, line={"width": 1, "dash": "dot"}, row=panel, col=1)  # pyright: ignore[reportArgumentType] plotly takes numbers
-    figure.update_yaxes(type="log", title_text="ratio (1)", dtick="D2")
+    figure.update_yaxes(title_text="ratio (1)", **LOG_AXIS)
     figure.update_xaxes(title_text="layer", row=len(shown), col=1)
     return finish(
         figure,
         result,
         "chain",
-        title="What a norm makes of a spike: spike tokens over all others (ratio, log)",
+        title="What a norm makes of a spike: spike tokens over others (ratio, log)",
         notes=(
             tokens_note(result, "chain", tokens="spike").replace("tokens", "spike tokens"),
             "at the norm before attention, intact model",
@@ -205,6 +211,7 @@ def _ratio(table: pd.DataFrame, look: theme.Identity) -> go.Scatter:
         line={"color": look.colour, "dash": look.dash, "width": 2},
         marker={"color": look.colour, "symbol": look.symbol, "size": 6},
         customdata=table[["spike", "rest"]].to_numpy(float),
+        meta=meaning(x="layer", model=look.model),
         hovertemplate=(
             "layer %{x} · %{fullData.name}<br>%{y:.4g} times the others<br>spikes "
             "%{customdata[0]:.4g}, others %{customdata[1]:.4g}<extra></extra>"
@@ -231,5 +238,5 @@ def _numeric(figure: go.Figure) -> None:
         trace.x = [names.index(label) for label in trace.x]
         trace.hovertemplate = trace.hovertemplate.replace("%{x} · ", "")
     figure.update_xaxes(
-        tickmode="array", tickvals=list(range(len(names))), ticktext=names, tickangle=0
+        tickmode="array", tickvals=list(range(len(names))), ticktext=names, tickangle=_ANGLE
     )

@@ -6,10 +6,13 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning, next_block
 from normlens.figures.frame import (
+    LOG_AXIS,
     finish,
     models_with_data,
     panel_titles,
@@ -80,7 +83,7 @@ def kurtosis(result: Result) -> go.Figure:
         figure.add_hline(y=gaussian, line={"width": 1, "dash": "dot"}, row=panel, col=1)  # pyright: ignore[reportArgumentType] plotly takes numbers
     figure.update_xaxes(zeroline=False)
     figure.update_xaxes(title_text=_DEPTHS, row=2, col=1)
-    figure.update_yaxes(type="log", title_text="kurtosis (1)", dtick="D2")
+    figure.update_yaxes(title_text="kurtosis (1)", **LOG_AXIS)
     return finish(
         figure,
         result,
@@ -141,7 +144,8 @@ def first_token(result: Result) -> go.Figure:
                 x=both["depth"].to_numpy(int),
                 y=ratio.to_numpy(float),
                 mode="lines+markers",
-                customdata=both[["q50_norm_first", "q50_norm_rest"]].to_numpy(float),
+                customdata=_with_block(both[["q50_norm_first", "q50_norm_rest", "depth"]]),
+                meta=meaning(x="point", columns=("", "", "layer"), model=look.model),
                 hovertemplate=(
                     "depth %{x} · %{fullData.name}<br>%{y:.4g} times the others<br>first "
                     "%{customdata[0]:.4g}, others %{customdata[1]:.4g}<extra></extra>"
@@ -151,7 +155,7 @@ def first_token(result: Result) -> go.Figure:
         )
     figure.add_hline(y=1, line={"width": 1, "dash": "dot"})
     figure.update_xaxes(title_text=_DEPTHS, zeroline=False)
-    figure.update_yaxes(type="log", title_text="ratio (1)", dtick="D2")
+    figure.update_yaxes(title_text="ratio (1)", **LOG_AXIS)
     return finish(
         figure,
         result,
@@ -177,19 +181,34 @@ def _gauge(result: Result) -> str:
     return "the residual scale of a model with live norms is arbitrary: compare distances"
 
 
+def _with_block(frame: pd.DataFrame) -> NDArray[Any]:
+    """Details for the pointer, the depth in the last column replaced by the block after it."""
+    details = frame.astype(object).where(frame.notna(), None)
+    details["depth"] = pd.Series(next_block(frame["depth"]), frame.index, dtype=object)
+    return details.to_numpy(object)
+
+
 def _magnitudes(frame: pd.DataFrame, look: theme.Identity) -> tuple[go.Scatter, go.Scatter]:
-    details = frame[["largest", "dimension", "position", "ratio", "massive", "n"]]
+    details = frame[["largest", "dimension", "position", "ratio", "massive", "n", "depth"]]
     massive = frame["massive"].to_numpy(int) > 0
     style = _style(look, "native")
     style["marker"] |= {
         "symbol": ["star" if m else look.symbol for m in massive],
         "size": [12 if m else 6 for m in massive],
+        # Plotly outlines and fades markers of several sizes.
+        "line": {"width": 0},
+        "opacity": 1,
     }
     largest = go.Scatter(
         x=frame["depth"].to_numpy(int),
         y=frame["largest"].abs().to_numpy(float),
         mode="lines+markers",
-        customdata=details.astype(object).where(details.notna(), None).to_numpy(object),
+        customdata=_with_block(details),
+        meta=meaning(
+            x="point",
+            columns=("", "dimension", "", "", "", "", "layer"),
+            model=look.model,
+        ),
         hovertemplate=(
             "depth %{x} · %{fullData.name}<br>largest %{customdata[0]:.4g} in dimension "
             "%{customdata[1]} at position %{customdata[2]}<br>%{customdata[3]:.4g} times the "
@@ -206,18 +225,20 @@ def _magnitudes(frame: pd.DataFrame, look: theme.Identity) -> tuple[go.Scatter, 
         legendgroup=look.model,
         showlegend=False,
         line={"color": look.faded(0.7), "width": 1.5, "dash": "dot"},
+        meta={"model": look.model},
         hovertemplate="depth %{x} · %{fullData.name}<br>median %{y:.4g}<extra></extra>",
     )
     return largest, median
 
 
 def _curve(frame: pd.DataFrame, column: str, look: theme.Identity, basis: str) -> go.Scatter:
-    details = frame[["point", "n"]].to_numpy(object)
+    details = _with_block(frame[["point", "n", "depth"]])
     return go.Scatter(
         x=frame["depth"].to_numpy(int),
         y=frame[column].to_numpy(float),
         mode="lines+markers",
         customdata=details,
+        meta=meaning(x="point", columns=("", "", "layer"), model=look.model),
         hovertemplate=(
             "%{customdata[0]} · %{fullData.name}<br>kurtosis %{y:.4g}<br>n = %{customdata[1]:,}"
             "<extra></extra>"

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning, next_block
 from normlens.figures.frame import finish, models_with_data, panel_titles, rows
 from normlens.results import Result
 
@@ -20,9 +21,16 @@ ROW_HEIGHT = 22
 
 @dataclass(frozen=True)
 class Cells:
-    """What a map shows: values by dimension (rows) and layer (columns)."""
+    """What a map shows: values by dimension (rows) and depth (columns).
+
+    Attributes:
+        values: indexed by dimension.
+        counts: what the columns count, ``layer`` or ``point``.
+        words: instead of a map.
+    """
 
     values: pd.DataFrame
+    counts: str = "layer"
     words: str = ""
 
 
@@ -30,7 +38,7 @@ def dimension_map(result: Result, model: str) -> Cells:
     """Mean-square share by dimension and depth, tokens but the first."""
     frame = rows(result, "profile", model)
     frame = frame[(frame["group"] == "rest") & frame["dimension"].notna()]
-    return _pivot(frame, "depth", "mean_square_share")
+    return _pivot(frame, "depth", "mean_square_share", "point")
 
 
 def feature_map(result: Result, model: str) -> Cells:
@@ -38,8 +46,9 @@ def feature_map(result: Result, model: str) -> Cells:
     frame = rows(result, "feature_layers", model)
     frame = frame[(frame["criterion"] == "relative") & frame["dimension"].notna()]
     if not len(frame):
-        return Cells(pd.DataFrame(), "no dimension reaches the threshold in any token")
-    return _pivot(frame, "layer", "token_share")
+        words = "no dimension reaches the threshold in any token"
+        return Cells(pd.DataFrame(), words=words)
+    return _pivot(frame, "layer", "token_share", "layer")
 
 
 def panels(
@@ -66,7 +75,7 @@ def panels(
         subplot_titles=[looks[m].label for m in models] or None,
     )
     for panel, model in enumerate(models, start=1):
-        _draw(figure, maps[model], panel)
+        _draw(figure, maps[model], model, panel)
     if models:
         panel_titles(figure, [looks[m].label for m in models])
     for panel, model in enumerate(models, start=1):
@@ -83,20 +92,21 @@ def panels(
     return finish(figure, result, table, title=title, notes=notes, height=total + 40)
 
 
-def _pivot(frame: pd.DataFrame, column: str, value: str) -> Cells:
+def _pivot(frame: pd.DataFrame, column: str, value: str, counts: str) -> Cells:
     # Both inputs of a layer may be there: the larger one stands for the layer.
     table = frame.pivot_table(index="dimension", columns=column, values=value, aggfunc="max")
     order = [d for d in dict.fromkeys(frame["dimension"]) if d in table.index]
-    return Cells(table.reindex(order[:MOST_ROWS]))
+    return Cells(table.reindex(order[:MOST_ROWS]), counts)
 
 
-def _draw(figure: go.Figure, cells: Cells, panel: int) -> None:
+def _draw(figure: go.Figure, cells: Cells, model: str, panel: int) -> None:
     values = cells.values.to_numpy(float)
     labels = [str(d) for d in cells.values.index]
     layers = [int(c) for c in cells.values.columns]
     y = list(range(len(labels)))
     shared = {"x": layers, "y": y, "xgap": 1, "ygap": 1}
-    names = np.array([[label] * len(layers) for label in labels])
+    blocks = next_block(layers) if cells.counts == "point" else layers
+    details = np.array([[[name, block] for block in blocks] for name in labels], dtype=object)
     figure.add_trace(
         go.Heatmap(
             z=np.where(np.isfinite(values), np.nan, 0.0),
@@ -112,9 +122,10 @@ def _draw(figure: go.Figure, cells: Cells, panel: int) -> None:
         go.Heatmap(
             z=values,
             coloraxis="coloraxis",
-            customdata=names,
+            customdata=details,
+            meta=meaning(x=cells.counts, columns=("dimension", "layer"), model=model),
             hoverongaps=False,
-            hovertemplate="dimension %{customdata}, %{x}<br>%{z:.2%}<extra></extra>",
+            hovertemplate="dimension %{customdata[0]}, %{x}<br>%{z:.2%}<extra></extra>",
             **shared,
         ),
         row=panel,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 from normlens.figures.tokens import escape, visible
+
+_BLOCK = re.compile(r"L(\d+)\.")
 
 
 def layer_map(frame: pd.DataFrame) -> pd.DataFrame:
@@ -30,7 +35,9 @@ def layer_map(frame: pd.DataFrame) -> pd.DataFrame:
     return table.reindex(order)
 
 
-def position_map(table: pd.DataFrame, positions: pd.DataFrame) -> tuple[go.Heatmap, go.Heatmap]:
+def position_map(
+    table: pd.DataFrame, positions: pd.DataFrame, model: str
+) -> tuple[go.Heatmap, go.Heatmap]:
     """Grey cells for what has no value, and the values of :func:`layer_map` above them."""
     values = table.to_numpy(float)
     columns = [int(position) for position in table.columns]
@@ -38,7 +45,14 @@ def position_map(table: pd.DataFrame, positions: pd.DataFrame) -> tuple[go.Heatm
     tokens = [visible(str(by_position["token"].get(p, ""))) for p in columns]
     targets = [visible(str(by_position["target"].get(p, ""))) for p in columns]
     names = [escape(str(name)) for name in table.index]
-    details = np.array([[[n, t, g] for t, g in zip(tokens, targets, strict=True)] for n in names])
+    blocks = [int(found[1]) if (found := _BLOCK.match(name)) else None for name in names]
+    details = np.array(
+        [
+            [[name, token, target, block] for token, target in zip(tokens, targets, strict=True)]
+            for name, block in zip(names, blocks, strict=True)
+        ],
+        dtype=object,
+    )
     y = list(range(len(names)))
     grey = go.Heatmap(
         x=columns,
@@ -56,6 +70,7 @@ def position_map(table: pd.DataFrame, positions: pd.DataFrame) -> tuple[go.Heatm
         z=values,
         coloraxis="coloraxis",
         customdata=details,
+        meta=meaning(x="position", columns=("", "", "", "layer"), model=model),
         xgap=1,
         ygap=1,
         hoverongaps=False,

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.declared import as_field, meaning
 from normlens.figures.frame import finish, grid_shape, models_with_data, panel_titles, rows
 from normlens.figures.limits import robust_limits
 from normlens.figures.position_map import layer_map, position_map
@@ -90,7 +91,7 @@ def by_position(result: Result) -> go.Figure:
     limits = robust_limits(values, signed=True)
     for row, model in enumerate(models, start=1):
         positions = rows(result, "positions", model).sort_values("position")
-        for trace in position_map(maps[model], positions):
+        for trace in position_map(maps[model], positions, model):
             figure.add_trace(trace, row=row, col=1)
         ticks = token_ticks([str(token) for token in positions["token"]])
         first = int(positions["position"].min()) if len(positions) else 0
@@ -157,11 +158,13 @@ def _steps(frame: pd.DataFrame) -> pd.DataFrame:
             "dla": others["dla"].sum(),
             "direct_effect": np.nan,
             "self_repair": np.nan,
+            "layer": None,
+            "head": None,
         }
         records.append(rest)
     records += [_step(row) for _, row in bias.iterrows()]
     return pd.DataFrame.from_records(
-        records, columns=["name", "dla", "direct_effect", "self_repair"]
+        records, columns=["name", "dla", "direct_effect", "self_repair", "layer", "head"]
     )
 
 
@@ -171,13 +174,15 @@ def _step(row: pd.Series) -> dict[str, Any]:
         "dla": row["dla"],
         "direct_effect": row["direct_effect"],
         "self_repair": row["self_repair"],
+        "layer": as_field("layer", row["layer"]),
+        "head": as_field("head", row["head"]),
     }
 
 
 def _bars(steps: pd.DataFrame, look: theme.Identity) -> go.Waterfall:
     total = float(steps["dla"].sum())
-    details = steps[["name", "dla", "direct_effect", "self_repair"]].to_numpy(object)
-    sum_row = np.array([["sum", total, np.nan, np.nan]], dtype=object)
+    details = steps.astype(object).where(steps.notna(), None).to_numpy(object)
+    sum_row = np.array([["sum", total, np.nan, np.nan, None, None]], dtype=object)
     return go.Waterfall(
         orientation="h",
         x=[*steps["dla"].astype(float), total],
@@ -190,6 +195,7 @@ def _bars(steps: pd.DataFrame, look: theme.Identity) -> go.Waterfall:
         totals={"marker": {"color": theme.NOT_APPLICABLE}},
         connector={"line": {"color": theme.NOT_APPLICABLE, "width": 1}},
         customdata=np.concatenate([details, sum_row]),
+        meta=meaning(columns=("", "", "", "", "layer", "head"), model=look.model),
         hovertemplate=(
             "<b>%{customdata[0]}</b><br>DLA %{customdata[1]:+.4g} logits<br>direct effect "
             "%{customdata[2]:+.4g}<br>self-repair (DE − DLA) %{customdata[3]:+.4g}<extra></extra>"
@@ -207,8 +213,8 @@ def _model_logit(result: Result, model: str, y: int) -> go.Scatter:
         marker={
             "symbol": "diamond",
             "size": 11,
-            "color": "#ffffff",
-            "line": {"color": "#1f2328", "width": 2},
+            "color": theme.PAPER,
+            "line": {"color": theme.INK, "width": 2},
         },
         customdata=np.stack([last["sum"].to_numpy(float), gap.to_numpy(float)], -1),
         hovertemplate=(

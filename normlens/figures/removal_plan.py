@@ -6,9 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from normlens.figures.frame import HEADER_SIZE, LINE, NOTE_WIDTH, TITLE_WIDTH
-from normlens.figures.theme import template
-from normlens.figures.tokens import escape, wrap
+from normlens.figures.frame import heading
+from normlens.figures.theme import QUIET
+from normlens.figures.tokens import escape
 
 PHASES: dict[str, tuple[str, str]] = {
     "embed": ("embeddings", "#999999"),
@@ -61,7 +61,7 @@ def removal_plan(freezes: pd.DataFrame, steps: pd.DataFrame, *, title: str, note
             x=steps["step"],
             y=steps[column],
             mode="lines",
-            line={"color": "#5b6168", "width": 1.6, "shape": "hv" if row == 2 else "linear"},
+            line={"color": QUIET, "width": 1.6, "shape": "hv" if row == 2 else "linear"},
             name=name,
             showlegend=False,
             hovertemplate="step %{x}<br>%{y:.4g}<extra>" + name + "</extra>",
@@ -70,18 +70,7 @@ def removal_plan(freezes: pd.DataFrame, steps: pd.DataFrame, *, title: str, note
         )
         figure.update_yaxes(title_text=name, rangemode="tozero", row=row, col=1)
     figure.update_yaxes(title_text="block", row=1, col=1)
+    figure.update_yaxes(tickformat="~g", row=3, col=1)
     figure.update_xaxes(title_text="step", row=3, col=1)
-    return _headed(figure, title, note)
-
-
-def _headed(figure: go.Figure, title: str, note: str) -> go.Figure:
-    heading = [f"<b>{line}</b>" for line in wrap(title, TITLE_WIDTH)]
-    small = [f'<span style="font-size:12px">{line}</span>' for line in wrap(note, NOTE_WIDTH)]
-    top = round(40 + LINE * (len(heading) + len(small)))
-    figure.update_layout(
-        template=template(),
-        title={"text": "<br>".join([*heading, *small]), "font": {"size": HEADER_SIZE}},
-        margin={"t": top, "b": 90},
-        height=560 + top,
-    )
-    return figure
+    figure = heading(figure, title=title, notes=[note], height=560)
+    return figure.update_layout(margin={"b": 90})

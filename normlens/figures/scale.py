@@ -11,7 +11,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from normlens.figures import theme
+from normlens.figures.declared import meaning
 from normlens.figures.frame import (
+    LOG_AXIS,
     asymmetric_error,
     dodge,
     finish,
@@ -30,6 +32,7 @@ _HOVER = (
     "sd %{customdata[5]:.4g}<br>largest %{customdata[6]:.4g}<br>n = %{customdata[7]:,}"
     "<extra></extra>"
 )
+_SPREAD = ["site", "spread_low", "spread_high", "n", "layer"]
 NOT_APPLIED = "dashed, open markers: would-be scale, not applied"
 
 
@@ -55,7 +58,7 @@ def by_site(result: Result) -> go.Figure:
     stack_legend_once(figure)
     panel_titles(figure, ("every token but the first", "first token of each sequence"))
     figure.update_xaxes(**axis.axis())
-    figure.update_yaxes(type="log", title_text="scale (residual units)", dtick="D2", minor_dtick=1)
+    figure.update_yaxes(title_text="scale (residual units)", minor_dtick=1, **LOG_AXIS)
     return finish(
         figure,
         result,
@@ -88,7 +91,8 @@ def spread_by_site(result: Result) -> go.Figure:
                     spread, frame["spread_low"], frame["spread_high"], identity.colour
                 ),
                 mode="lines+markers",
-                customdata=frame[["site", "spread_low", "spread_high", "n"]].to_numpy(object),
+                customdata=frame[_SPREAD].to_numpy(object),
+                meta=meaning(x="site", columns=_SPREAD, model=identity.model),
                 hovertemplate=(
                     "<b>%{customdata[0]}</b> · %{fullData.name}<br>spread %{y:.4g} "
                     "[%{customdata[1]:.4g}, %{customdata[2]:.4g}]<br>n = %{customdata[3]:,}"
@@ -129,7 +133,8 @@ def first_token(result: Result) -> go.Figure:
                 x=rest.index.to_numpy(),
                 y=ratio.to_numpy(),
                 mode="lines+markers",
-                customdata=rest[["site"]].to_numpy(object),
+                customdata=rest[["site", "layer"]].to_numpy(object),
+                meta=meaning(x="site", columns=("site", "layer"), model=identity.model),
                 hovertemplate=(
                     "<b>%{customdata[0]}</b> · %{fullData.name}<br>%{y:.4g} times the others"
                     "<extra></extra>"
@@ -140,7 +145,7 @@ def first_token(result: Result) -> go.Figure:
     stack_legend_once(figure)
     figure.add_hline(y=1, line={"width": 1, "dash": "dot"})
     figure.update_xaxes(**axis.axis())
-    figure.update_yaxes(type="log", title_text="ratio (dimensionless)", dtick="D2")
+    figure.update_yaxes(title_text="ratio (dimensionless)", **LOG_AXIS)
     return finish(
         figure,
         result,
@@ -217,16 +222,18 @@ def _ribbon(frame: pd.DataFrame, identity: theme.Identity) -> go.Scatter:
         mode="lines",
         hoverinfo="skip",
         showlegend=False,
+        meta={"model": identity.model},
     )
 
 
 def _median(frame: pd.DataFrame, identity: theme.Identity, applied: bool) -> go.Scatter:
-    columns = ["site", "q50", "q05", "q95", "mean", "sd", "maximum", "n"]
+    columns = ["site", "q50", "q05", "q95", "mean", "sd", "maximum", "n", "layer"]
     return go.Scatter(
         x=frame.index.to_numpy(),
         y=frame["q50"].to_numpy(float),
         mode="lines+markers",
         customdata=frame[columns].to_numpy(object),
+        meta=meaning(x="site", columns=columns, model=identity.model),
         hovertemplate=_HOVER,
         **_style(identity, applied),
     )
@@ -245,6 +252,7 @@ def _constant(axis: SiteAxis, frame: pd.DataFrame, identity: theme.Identity) -> 
             "color": identity.colour,
             "line": {"width": 3, "color": identity.colour},
         },
-        customdata=frame[["site"]].to_numpy(object),
+        customdata=frame[["site", "layer"]].to_numpy(object),
+        meta=meaning(x="site", columns=("site", "layer"), model=identity.model),
         hovertemplate=("<b>%{customdata[0]}</b><br>%{fullData.name} %{y:.4g}<extra></extra>"),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from normlens.figures.frame import BY_LAYER
 from normlens.figures.tokens import Ticks, escape
 
 MOST_TICKS = 26
@@ -24,7 +25,7 @@ class SiteAxis:
     @property
     def note(self) -> str:
         """Says how models with different sites are aligned; empty when they do not differ."""
-        return "" if self.same_sites else "models differ in depth; aligned by absolute layer"
+        return "" if self.same_sites else BY_LAYER
 
     def x(self, labels: pd.Series) -> list[int]:
         """Positions of labels."""

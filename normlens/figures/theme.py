@@ -21,6 +21,11 @@ NOT_APPLICABLE = "#9a9a9a"
 SEQUENTIAL = "Cividis"
 DIVERGING = ((0.0, "#2166ac"), (0.5, "#f7f7f7"), (1.0, "#b2182b"))
 NOT_APPLIED_DASH = "dash"
+INK, QUIET, PAPER = "#1f2328", "#5b6168", "#ffffff"
+"""Of text and outlines, of secondary text and lines, and of the page: use these, and no other
+colour, for what has to change with the page."""
+DARK = {INK: "#e8e6e3", QUIET: "#a8a6a2", PAPER: "#16181c"}
+"""What these become on a dark page."""
 
 _BLUE, _SKY, _GREEN, _PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
 _VERMILION, _ORANGE, _YELLOW = "#D55E00", "#E69F00", "#F0E442"
@@ -92,7 +97,7 @@ def of_result(result: Result) -> dict[str, Identity]:
 
 def template(*, dark: bool = False) -> go.layout.Template:
     """The template of every figure; backgrounds are transparent, so it suits any page."""
-    ink, quiet = ("#e8e6e3", "#a8a6a2") if dark else ("#1f2328", "#5b6168")
+    ink, quiet = (DARK[INK], DARK[QUIET]) if dark else (INK, QUIET)
     grid, line = ("#33373d", "#565b63") if dark else ("#e7e7e4", "#b9bbb8")
     axis = {
         "gridcolor": grid,

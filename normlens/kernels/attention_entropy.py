@@ -28,7 +28,7 @@ from normlens.text.sequences import Batch
 
 
 def _init(context: Context) -> State:
-    _refuse_weights_without_a_sum(context)
+    refuse_weights_without_a_sum(context)
     layers = len(block_modules(context.lens.model))
     heads = int(context.lens.model.config.num_attention_heads)
     groups = len(groups_of(context))
@@ -47,7 +47,12 @@ def _init(context: Context) -> State:
     return state
 
 
-def _refuse_weights_without_a_sum(context: Context) -> None:
+def refuse_weights_without_a_sum(context: Context) -> None:
+    """Refuse a model whose attention weights have no entropy.
+
+    Raises:
+        NotApplicable: they are ReLU of the logits.
+    """
     if attention_rule(context.lens.model) == "relu":
         raise NotApplicable(
             f"the attention weights of {context.lens.identity.name} are ReLU of the logits over "

@@ -39,7 +39,7 @@ def _init(context: Context) -> State:
     lens, replicates = context.lens, context.replicates
     sites = len(known_sites(lens))
     if sites == 0:
-        raise NotApplicable(_why_not(lens))
+        raise NotApplicable(why_no_scale(lens))
     state = State()
     for group in GROUPS:
         declare_token_sums(
@@ -53,7 +53,8 @@ def _init(context: Context) -> State:
     return state
 
 
-def _why_not(lens: Lens) -> str:
+def why_no_scale(lens: Lens) -> str:
+    """Why no norm of a model has a scale, in words."""
     name = lens.identity.name
     if not lens.sites:
         return f"{name} has no norm"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,9 @@ from normlens.resources import data_path
 
 BUNDLED_LICENCE = "Apache-2.0"
 """Of every model under ``data/models``, as of everything of our own there."""
+
+HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
+"""Hub ids without an owner that are taken for one."""
 
 PART = re.compile(r".+\.part\d+")
 """Names of the files that together make one weight file."""
@@ -91,7 +94,7 @@ class ModelEntry:
 
     Attributes:
         id: what :func:`normlens.models.open_model` takes.
-        origin: ``bundled`` or ``package``.
+        origin: ``bundled``, ``package`` or ``directory``.
         description: one line, from the model's card.
         kind: kind of its norms as stored; opening verifies it.
         parameters: number of parameters.
@@ -135,20 +138,35 @@ def known_ids() -> tuple[str, ...]:
     return (*bundled_directories(), *(row.id for row in PACKAGED))
 
 
-def _bundled(id_: str, path: Path) -> ModelEntry:
+def directory_entry(id_: str, path: Path) -> ModelEntry:
+    """The entry of a model directory.
+
+    Raises:
+        CorruptModel: its config or card cannot be read.
+    """
     card = read_card(path)
-    weights = path / "model.safetensors"
-    present = weights.is_file()
+    weights = sorted(path.glob("*.safetensors"))
     return ModelEntry(
         id=id_,
-        origin="bundled",
+        origin="directory",
         description=card.description or "",
         kind=_stored_kind(read_config(path)),
-        parameters=_parameters(weights) if present else 0,
-        size_bytes=weights.stat().st_size if present else 0,
-        licence=card.licence or BUNDLED_LICENCE,
-        available=present,
-        hint="" if present else f"{weights} is missing; reinstall normlens",
+        parameters=sum(_parameters(file) for file in weights),
+        size_bytes=sum(file.stat().st_size for file in weights),
+        licence=card.licence,
+        available=bool(weights),
+        hint="" if weights else f"{path} holds no .safetensors file; save the model again",
+    )
+
+
+def _bundled(id_: str, path: Path) -> ModelEntry:
+    entry = directory_entry(id_, path)
+    hint = f"{path / 'model.safetensors'} is missing; reinstall normlens"
+    return replace(
+        entry,
+        origin="bundled",
+        licence=entry.licence or BUNDLED_LICENCE,
+        hint="" if entry.available else hint,
     )
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.repocard import metadata_load
-
 from normlens.errors import CorruptModel, ModelNotFound
 
 CARD = "normlens.json"
@@ -87,6 +85,8 @@ def _readme_licence(path: Path) -> str | None:
     readme = path / "README.md"
     if not readme.is_file():
         return None
+    from huggingface_hub.repocard import metadata_load
+
     try:
         metadata = metadata_load(readme)
     except Exception:  # YAML written by hand: a licence that cannot be read is not known

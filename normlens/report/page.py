@@ -72,7 +72,8 @@ def _plotly(js: Javascript) -> Markup:
 
 
 def _templates() -> Markup:
-    looks = {
+    looks: dict[str, object] = {
         name: theme.template(dark=name == "dark").to_plotly_json() for name in ("light", "dark")
     }
+    looks["inks"] = theme.DARK
     return Markup(json.dumps(looks, sort_keys=True).replace("<", "\\u003c"))

@@ -1,15 +1,24 @@
-"""Corpora and prompts -> token sequences with masks, documents and an explicit BOS policy."""
+"""Corpora and prompts -> token sequences with masks, documents and an explicit BOS policy.
+
+What needs torch is loaded on first use: reading documents does not.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from normlens.text.documents import Document, Documents, read_documents
-from normlens.text.encoding import DEFAULT_CONTEXT, BosPolicy, encode, encode_prompt, token_ids
-from normlens.text.sequences import Batch, Sequences
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from normlens.text.encoding import (
+        DEFAULT_CONTEXT,
+        encode,
+        encode_prompt,
+        load_corpus,
+        token_ids,
+    )
+    from normlens.text.sequences import Batch, BosPolicy, Sequences
 
 __all__ = [
     "DEFAULT_CONTEXT",
@@ -25,27 +34,23 @@ __all__ = [
     "token_ids",
 ]
 
+_HOME = {
+    "DEFAULT_CONTEXT": "encoding",
+    "Batch": "sequences",
+    "BosPolicy": "sequences",
+    "Sequences": "sequences",
+    "encode": "encoding",
+    "encode_prompt": "encoding",
+    "load_corpus": "encoding",
+    "token_ids": "encoding",
+}
 
-def load_corpus(
-    source: str,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    context: int = DEFAULT_CONTEXT,
-    bos: BosPolicy = "prepend",
-    sequences: int | None = None,
-) -> Sequences:
-    """Read and encode a corpus in one step.
 
-    Args:
-        source: see :func:`read_documents`.
-        tokenizer: of the model.
-        context: tokens per sequence, BOS included.
-        bos: ``prepend`` or ``none``.
-        sequences: keep that many, spread evenly over the corpus; None keeps all.
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'normlens.text' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"normlens.text.{_HOME[name]}"), name)
 
-    Raises:
-        BadText: unusable text.
-        UsageError: no BOS to prepend, or a count below 1.
-    """
-    encoded = encode(read_documents(source), tokenizer, context=context, bos=bos)
-    return encoded if sequences is None else encoded.spread(sequences)
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

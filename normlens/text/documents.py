@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from normlens.errors import BadText
@@ -26,6 +28,16 @@ class Documents:
 
     name: str
     items: tuple[Document, ...]
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of the ids and texts, in order; the name does not enter."""
+        digest = hashlib.sha256()
+        for document in self.items:
+            for part in (document.id, document.text):
+                content = part.encode("utf-8", "surrogatepass")
+                digest.update(len(content).to_bytes(8, "big") + content)
+        return digest.hexdigest()
 
 
 def read_documents(source: str) -> Documents:

@@ -9,11 +9,36 @@ import torch
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from normlens.errors import BadText, UsageError
-from normlens.text.documents import Documents
+from normlens.text.documents import Documents, read_documents
 from normlens.text.sequences import BosPolicy, Sequences
 
 SHORTEST_TAIL = 16
 DEFAULT_CONTEXT = 512
+
+
+def load_corpus(
+    source: str,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    context: int = DEFAULT_CONTEXT,
+    bos: BosPolicy = "prepend",
+    sequences: int | None = None,
+) -> Sequences:
+    """Read and encode a corpus in one step.
+
+    Args:
+        source: see :func:`read_documents`.
+        tokenizer: of the model.
+        context: tokens per sequence, BOS included.
+        bos: ``prepend`` or ``none``.
+        sequences: keep that many, spread evenly over the corpus; None keeps all.
+
+    Raises:
+        BadText: unusable text.
+        UsageError: no BOS to prepend, or a count below 1.
+    """
+    encoded = encode(read_documents(source), tokenizer, context=context, bos=bos)
+    return encoded if sequences is None else encoded.spread(sequences)
 
 
 def encode(

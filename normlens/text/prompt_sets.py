@@ -102,7 +102,7 @@ def load_prompt_set(
     pairs: list[PromptPair] = []
     reasons: list[str] = []
     for text in read_prompts(path):
-        found = _encode(text, tokenizer, bos)
+        found = encode_pair(text, tokenizer, bos)
         if isinstance(found, PromptPair):
             pairs.append(found)
         else:
@@ -161,10 +161,14 @@ def _parse(line: str, path: Path, number: int) -> PromptText:
     return PromptText(**{field: row[field] for field in FIELDS})
 
 
-def _encode(
+def encode_pair(
     text: PromptText, tokenizer: PreTrainedTokenizerBase, bos: BosPolicy
 ) -> PromptPair | str:
-    """The pair under a tokenizer, or why it does not suit it."""
+    """The pair under a tokenizer, or in words why it does not suit it.
+
+    Raises:
+        UsageError: ``prepend`` with a tokenizer that has no BOS.
+    """
     clean, corrupted = token_ids(tokenizer, text.clean), token_ids(tokenizer, text.corrupted)
     if len(clean) != len(corrupted):
         return f"its prompts have {len(clean)} and {len(corrupted)} tokens"

@@ -25,6 +25,7 @@ from normlens.training.checkpoint import FILE_NAME, load_checkpoint, save_checkp
 from normlens.training.log import TrainingLog
 from normlens.training.objective import evaluate
 from normlens.training.recipe import Recipe
+from normlens.training.record import LOG, RunRecord, write_run_record
 from normlens.training.replicas import Replicas, alone
 from normlens.training.stream import TokenStream
 from normlens.training.trainer import StepLosses, Trainer
@@ -70,7 +71,7 @@ def train(
         model: the initialised or ancestor model, float32, on the device to train on.
         stream: batches by step.
         held_out: sequences for the running evaluation.
-        run: directory of checkpoint and log.
+        run: directory of checkpoint, log and record.
         identity: what a checkpoint must agree on to be resumed (recipe, corpus, ancestor).
         report: called after every step.
         replicas: the processes that train copies of the model; by default this one alone.
@@ -84,9 +85,11 @@ def train(
     replicas = replicas or alone(device)
     trainer = Trainer(recipe, model, replicas)
     done = load_checkpoint(run, model, trainer.optimizer, identity)
+    if replicas.first:
+        write_run_record(run, RunRecord(recipe, trainer.switches))
     started = time.monotonic()
     model.train()
-    with TrainingLog(run / "log.csv", keep_below=done, writes=replicas.first) as log:
+    with TrainingLog(run / LOG, keep_below=done, writes=replicas.first) as log:
         evaluation = (log.kept("held_out_loss") or [math.nan])[-1]
         running = _running_loss(log.kept("loss"))
         for step in range(done, recipe.steps):

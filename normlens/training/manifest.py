@@ -51,6 +51,7 @@ ORIGINS = {
     "text": Origin("excerpts of the held-out books", PUBLIC_DOMAIN, PREPARE),
     "tokenizer": Origin("learnt from the training books", OWN, PREPARE),
     "tokenizer-512": Origin("learnt from the training books", OWN, PREPARE),
+    "results": Origin("every analysis on the bundled pair", OWN, "make results"),
     "prompts": Origin(
         "made from templates", OWN, "python -m normlens.training.prompts data/prompts"
     ),

@@ -1,7 +1,8 @@
 """What a queue remembers of each run, in files beside it.
 
 ``outcome.json`` ends a run: it is done, or it diverged. ``progress.json`` says how far a run
-is and is replaced as it goes on.
+is and is replaced as it goes on. ``diverged/lr-<rate>`` keeps the log of each attempt at a rate
+that turned out too high.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from normlens.atomic import atomic_file
-from normlens.errors import StoreMismatch
+from normlens.atomic import atomic_directory, atomic_file
+from normlens.errors import OutputError, StoreMismatch
+from normlens.training.record import LOG, RECORD
 
 OUTCOME = "outcome.json"
 PROGRESS = "progress.json"
+DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,31 @@ def read_progress(run: Path) -> Reached | None:
         StoreMismatch: the record cannot be read.
     """
     return _read(run / PROGRESS, Reached)
+
+
+def diverged_rates(run: Path) -> tuple[float, ...]:
+    """Learning rates at which the run in a directory diverged, in ascending order."""
+    found = (run / DIVERGED).glob("lr-*")
+    return tuple(sorted(float(path.name.removeprefix("lr-")) for path in found))
+
+
+def set_aside(run: Path, lr: float) -> None:
+    """Make room for another attempt: keep the log of the one at ``lr``, drop its checkpoint.
+
+    Raises:
+        OutputError: the directory cannot be written.
+    """
+    # Imported here: checkpoints need torch, and a queue's state is read without it.
+    from normlens.training.checkpoint import FILE_NAME
+
+    kept = run / DIVERGED / f"lr-{lr!r}"
+    try:
+        with atomic_directory(kept, replace=True) as temporary:
+            shutil.copy(run / LOG, temporary / LOG)
+        for name in (LOG, RECORD, PROGRESS, FILE_NAME):
+            (run / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write {kept}: {error.strerror}; free it or its disk") from error
 
 
 def _read(path: Path, kind: type[RecordT]) -> RecordT | None:

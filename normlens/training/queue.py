@@ -3,9 +3,9 @@
 1. Runs are taken in order of importance: the first that is neither finished, nor waiting for
    its sweep, nor claimed by another process. A claim is a file lock, so it ends with its
    process however that ends, and whoever claims the run next resumes it.
-2. A run that diverged is recorded and not tried again; as a point of a sweep its loss counts
-   as infinite. Where every point of a sweep diverged, the runs that wait for it are recorded
-   as diverged too.
+2. A point of a sweep that diverged is recorded and not tried again; its loss counts as infinite.
+   A whole run that diverged is begun again at the best of the lower rates, with its log kept;
+   where none is left, or every point of the sweep diverged, it is recorded as diverged.
 3. A run that cannot be carried out for another reason is left, and reported at the end.
 4. A process waits while others hold what is left, since one of them may be killed.
 """
@@ -29,7 +29,9 @@ from normlens.training.outcome import (
     PROGRESS,
     Outcome,
     Reached,
+    diverged_rates,
     read_outcome,
+    set_aside,
     write_record,
 )
 from normlens.training.recipe import Recipe
@@ -107,16 +109,17 @@ class Queue:
         return True
 
     def _carry_out(self, scheme: Scheme, run: Run) -> Outcome:
-        losses = sweep_losses(scheme)
-        lr = chosen_rate(losses)
-        recipe = scheme.recipe_of(run, None if run.lr is not None else lr)
+        whole = run.lr is None and bool(scheme.sweep)
+        losses, tried = sweep_losses(scheme), diverged_rates(run.directory)
+        lr = chosen_rate(losses, tried) if whole else None
+        recipe = scheme.recipe_of(run, lr)
         digests = recipe.digest(), self.text.sha256
-        if run.lr is None and scheme.sweep and lr is None:
+        if whole and lr is None:
             reason = "every learning rate of the sweep diverged"
             self.announce(f"{run.label} is not trained: {reason}")
             return Outcome("diverged", math.nan, reason, *digests)
-        notes = {"sweep": as_points(losses)} if run.lr is None and scheme.sweep else {}
-        self.announce(f"{run.label} begins")
+        notes = {"sweep": as_points(losses), "diverged": list(tried)} if whole else {}
+        self.announce(f"{run.label} begins" + (f" again at lr {lr:g}" if tried else ""))
         try:
             model = run_recipe(
                 recipe,
@@ -131,7 +134,10 @@ class Queue:
             )
         except TrainingDiverged as error:
             self.announce(f"{run.label} diverged: {error}")
-            return Outcome("diverged", math.nan, str(error), *digests)
+            if lr is None:
+                return Outcome("diverged", math.nan, str(error), *digests)
+            set_aside(run.directory, lr)
+            return self._carry_out(scheme, run)
         card = json.loads((model / "normlens.json").read_text(encoding="utf-8"))
         loss = card["held_out_loss_nats_per_token"]
         if run.lr is not None:
@@ -146,7 +152,8 @@ class Queue:
         if found is None:
             return None
         scheme = self._scheme(run)
-        lr = None if run.lr is not None else chosen_rate(sweep_losses(scheme))
+        tried = diverged_rates(run.directory)
+        lr = None if run.lr is not None else chosen_rate(sweep_losses(scheme), tried)
         digests = (scheme.recipe_of(run, lr).digest(), self.text.sha256)
         if (found.recipe_sha256, found.corpus_sha256) != digests:
             raise StoreMismatch(

@@ -27,7 +27,7 @@ from normlens.training.recipe import Removal
 from normlens.training.removal_norm import RemovableNorm
 from normlens.training.removal_sites import RemovalSite, removal_sites
 from normlens.training.removal_views import FusedProjection, ViewProjection
-from normlens.training.schedule import freeze_step
+from normlens.training.schedule import Switch, freeze_step
 
 
 class NormRemoval:
@@ -36,6 +36,9 @@ class NormRemoval:
     Args:
         model: a causal language model with live norms; they are exchanged in place.
         plan: the schedule.
+
+    Attributes:
+        switches: every scale that is frozen one by one, in order of execution.
 
     Raises:
         NotApplicable: a scale cannot be frozen; see
@@ -47,6 +50,7 @@ class NormRemoval:
         self.model = model
         self.plan = plan
         sites = removal_sites(model)
+        self.switches: tuple[Switch, ...] = tuple(s for found in sites for s in found.switches)
         self._steps = {
             found.site.path: [freeze_step(plan, switch) for switch in found.switches]
             for found in sites

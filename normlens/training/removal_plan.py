@@ -12,8 +12,13 @@ from normlens.atomic import atomic_file
 from normlens.errors import OutputError
 from normlens.figures.removal_plan import removal_plan
 from normlens.training.recipe import Recipe
-from normlens.training.schedule import Switch, check_schedule, freezes, live_scales
-from normlens.training.trainer import learning_rate
+from normlens.training.schedule import (
+    Switch,
+    check_schedule,
+    freezes,
+    learning_rate,
+    live_scales,
+)
 
 
 @dataclass(frozen=True)

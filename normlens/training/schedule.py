@@ -18,6 +18,7 @@ this project's choice: no removal from a model with such norms is published.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -138,6 +139,15 @@ def freezes(plan: Removal, switches: Sequence[Switch]) -> tuple[Freeze, ...]:
 def live_scales(plan: Removal, switches: Sequence[Switch], step: int) -> int:
     """How many scales are live in ``step``."""
     return sum(freeze_step(plan, switch) > step for switch in switches)
+
+
+def learning_rate(step: int, steps: int, optimizer: Optimizer) -> float:
+    """Linear warm-up to ``lr``, then a cosine to ``final_lr_fraction * lr`` at the last step."""
+    if step < optimizer.warmup_steps:
+        return optimizer.lr * (step + 1) / optimizer.warmup_steps
+    done = (step - optimizer.warmup_steps) / max(1, steps - 1 - optimizer.warmup_steps)
+    floor = optimizer.final_lr_fraction
+    return optimizer.lr * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
 def check_schedule(plan: Removal, switches: Sequence[Switch], steps: int) -> None:

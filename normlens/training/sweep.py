@@ -4,13 +4,14 @@
    of the data, a whole schedule (warm-up and decay shrink with the steps).
 2. The rate with the lowest held-out loss is chosen, the lower rate where two are equal. A
    point that diverged counts as infinite; where all do, none is chosen.
-3. The run itself uses that rate, for every seed.
+3. The run itself uses that rate, for every seed. A run that diverges there is begun again with
+   the best of the lower rates: a short run does not always show that a rate is too high.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from normlens.training.recipe import Recipe
 
@@ -38,14 +39,16 @@ def sweep_points(recipe: Recipe, context: int) -> dict[float, Recipe]:
     }
 
 
-def chosen_rate(losses: Mapping[float, float]) -> float | None:
-    """The learning rate with the lowest held-out loss; None where every point diverged.
+def chosen_rate(losses: Mapping[float, float], diverged: Collection[float] = ()) -> float | None:
+    """The learning rate with the lowest held-out loss; None where none is left.
 
     Args:
         losses: held-out loss in nats/token by rate, infinite for a point that diverged.
+        diverged: rates at which a whole run diverged; only lower ones are left.
     """
-    finite = [(loss, lr) for lr, loss in losses.items() if math.isfinite(loss)]
-    return min(finite)[1] if finite else None
+    below = min(diverged, default=math.inf)
+    left = [(loss, lr) for lr, loss in losses.items() if math.isfinite(loss) and lr < below]
+    return min(left)[1] if left else None
 
 
 def resolved(recipe: Recipe, *, lr: float, seed: int) -> Recipe:

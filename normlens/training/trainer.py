@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -20,6 +19,7 @@ from normlens.training.recipe import Optimizer, Recipe
 from normlens.training.removal import NormRemoval
 from normlens.training.removal_norm import RemovableNorm
 from normlens.training.replicas import Replicas, alone
+from normlens.training.schedule import Switch, learning_rate
 
 
 @runtime_checkable
@@ -70,6 +70,11 @@ class Trainer:
         self._after_step = model if isinstance(model, AfterStep) else None
         self._removal = NormRemoval(model, recipe.removal) if recipe.removal else None
         self.optimizer = _adamw(model, recipe.optimizer)
+
+    @property
+    def switches(self) -> tuple[Switch, ...]:
+        """Scales that the removal freezes, in order of execution; empty without one."""
+        return self._removal.switches if self._removal else ()
 
     def prepare(self, step: int) -> int:
         """Set the norms and the learning rate for ``step``; returns the live scales."""
@@ -135,15 +140,6 @@ class Trainer:
                 anchor=anchor if anchored else None,
             )
             return loss, auxiliary
-
-
-def learning_rate(step: int, steps: int, optimizer: Optimizer) -> float:
-    """Linear warm-up to ``lr``, then a cosine to ``final_lr_fraction * lr`` at the last step."""
-    if step < optimizer.warmup_steps:
-        return optimizer.lr * (step + 1) / optimizer.warmup_steps
-    done = (step - optimizer.warmup_steps) / max(1, steps - 1 - optimizer.warmup_steps)
-    floor = optimizer.final_lr_fraction
-    return optimizer.lr * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
 def _checkpoint_gradients(model: PreTrainedModel) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from normlens.cli.app import run_command
-from normlens.models import open_model
+from normlens.models import Lens, open_model, tokenizer_of
 from normlens.models.export import write_model
 from normlens.norms import NormKind
+from normlens.text import Sequences, load_corpus
+from tests.cli.pages import pages
 from tests.models.edits.conversions import error
 from tests.tiny import tiny_fixed_scale, tiny_gpt2, tokenizer
 
@@ -58,7 +63,7 @@ def test_without_out_only_the_table(
 ) -> None:
     before = sorted(models.rglob("*"))
     to = ["freeze=mean@pre_mlp", "freeze=apart@0.pre_attn", "kind=dyt:0.4@1.pre_attn", "fold"]
-    text = ["--sequences", "4", "--context", "16"]
+    text = ["--text", pages(tmp_path), "--sequences", "4", "--context", "16"]
     assert run(models / "ln", "--to", *to, *text, "--json") == 0
     checks = json.loads(capsys.readouterr().out)
     assert [check["exact"] for check in checks] == [False, False, False, True]
@@ -88,6 +93,43 @@ def test_the_public_format_there_and_back(
     lens = open_model(models / "lnfree")
     assert all(error(lens, open_model(path)) <= 1e-5 for path in (eps, clean, folded))
     assert {site.spec.kind for site in open_model(folded).sites} == {NormKind.IDENTITY}
+
+
+def losses(lens: Lens, corpus: Sequences) -> Tensor:
+    """Loss of every target, nats."""
+    with torch.inference_mode():
+        logits = lens.model(input_ids=corpus.ids, use_cache=False).logits.double()
+    losses = functional.cross_entropy(logits[:, :-1].mT, corpus.ids[:, 1:], reduction="none")
+    return losses[torch.arange(1, corpus.ids.shape[1]) < corpus.lengths[:, None]]
+
+
+@pytest.mark.parametrize("kind", [NormKind.DYT, NormKind.ELN], ids=str)
+def test_fitted_norms_are_saved_and_cost_what_is_printed(
+    kind: NormKind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, text = tmp_path / "out", pages(tmp_path)
+    given = ["--text", text, "--sequences", "8", "--context", "32", "--storage", "float32"]
+    assert run("books-ln", "--to", kind.value, *given, "--out", out) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    original, again = open_model("books-ln"), open_model(out)
+    assert {site.spec.kind for site in again.sites} == {kind}
+    alone = re.search(r"one alone: median KL (\S+) nats/token, largest (\S+) at (\S+)", printed)
+    assert alone is not None, printed
+    assert 0 < float(alone[1]) < float(alone[2])
+    assert alone[3] in {site.label for site in again.sites}
+    together = re.search(
+        rf"all {len(again.sites)} replaced: Δloss (\S+) nats/token \[(\S+), (\S+)\], "
+        r"KL (\S+), n = (\d+) held-out targets",
+        printed,
+    )
+    assert together is not None, printed
+    change, low, high, kl = (float(number) for number in together.groups()[:4])
+    corpus = load_corpus(str(text), tokenizer_of(original), context=32, sequences=8)
+    held_out = corpus.select(torch.tensor([3, 7]))
+    expected = losses(again, held_out) - losses(original, held_out)
+    assert int(together[5]) == expected.numel()
+    assert change == pytest.approx(expected.mean().item(), rel=1e-3)
+    assert low <= change <= high and kl > 0
 
 
 @pytest.mark.parametrize(

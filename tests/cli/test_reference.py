@@ -10,9 +10,16 @@ import pytest
 
 from normlens.cli.app import run_command
 from normlens.models.export import write_model
+from tests.cli.pages import pages
 from tests.tiny import tiny_fixed_scale, tiny_gpt2, tokenizer
 
 SMALL = ["--sequences", "4", "--context", "24", "--json"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """``--text`` and a few pages: encoding the bundled books takes longer than the analyses."""
+    return ["--text", str(pages(tmp_path_factory.mktemp("pages")))]
 
 
 @pytest.fixture(scope="module")
@@ -40,26 +47,26 @@ def divergence(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str,
 
 
 def test_the_reference_is_the_one_named_else_the_first(
-    models: Path, capsys: pytest.CaptureFixture[str]
+    models: Path, text: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ln, other, lnfree = (str(models / name) for name in ("ln", "other", "lnfree"))
-    named = divergence(capsys, lnfree, "--reference", ln)
+    named = divergence(capsys, lnfree, "--reference", ln, *text)
     assert named["lnfree"]["jsd"] > 1e-4
-    both = divergence(capsys, ln, lnfree)
+    both = divergence(capsys, ln, lnfree, *text)
     assert both["ln"] == {}
     assert both["lnfree"] == named["lnfree"]
-    against_another = divergence(capsys, ln, lnfree, "--reference", other)
+    against_another = divergence(capsys, ln, lnfree, "--reference", other, *text)
     assert against_another["ln"]["jsd"] > 0
     assert against_another["lnfree"] != named["lnfree"]
-    assert divergence(capsys, ln)["ln"] == {}
+    assert divergence(capsys, ln, *text)["ln"] == {}
 
 
 def test_an_untrained_model_can_be_the_reference(
-    models: Path, capsys: pytest.CaptureFixture[str]
+    models: Path, text: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ln = str(models / "ln")
-    one = divergence(capsys, ln, "--reference", f"untrained:{ln}")
-    other = divergence(capsys, ln, "--reference", f"untrained:{ln}@1")
+    one = divergence(capsys, ln, "--reference", f"untrained:{ln}", *text)
+    other = divergence(capsys, ln, "--reference", f"untrained:{ln}@1", *text)
     assert one["ln"]["jsd"] > 0
     assert one != other
 
@@ -72,14 +79,14 @@ def forwards(capsys: pytest.CaptureFixture[str], *arguments: str) -> int:
 
 
 def test_the_estimate_counts_what_analyses_declare(
-    models: Path, capsys: pytest.CaptureFixture[str]
+    models: Path, text: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ln, lnfree = str(models / "ln"), str(models / "lnfree")
-    assert forwards(capsys, "scale", "output", ln) == 8
-    assert forwards(capsys, "divergence", ln) == 16
-    assert forwards(capsys, "gradients", ln, "--gradients.sequences", "3") == 9
+    assert forwards(capsys, "scale", "output", ln, *text) == 8
+    assert forwards(capsys, "divergence", ln, *text) == 16
+    assert forwards(capsys, "gradients", ln, "--gradients.sequences", "3", *text) == 9
     # Five live norms: means, intact and 2 * 5 - 1 variants, on 3 sequences.
     sweep = ("freeze-sweep", "--freeze-sweep.sequences", "3")
-    assert forwards(capsys, *sweep, ln) == 33
-    assert forwards(capsys, *sweep, lnfree) == 0
-    assert forwards(capsys, "scale", *sweep, ln) == 41
+    assert forwards(capsys, *sweep, ln, *text) == 33
+    assert forwards(capsys, *sweep, lnfree, *text) == 0
+    assert forwards(capsys, "scale", *sweep, ln, *text) == 41

@@ -56,6 +56,7 @@ SCHEMES = (
     "norm-free",
     "no-final-norm",
     "qk-norm",
+    "weight-norm",
     "softplus",
     "relu",
 )

@@ -24,10 +24,14 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "outlier-ablation": {"sink_tokens": 4, "random_seeds": 1},
     "gradients": {"sequences": 2},
     "prompt-attribution": {"prompt": "It was a dark and stormy night"},
+    # Random models tell two prompts apart by little.
+    "prompt-patching": {"smallest_gap": 1e-6},
 }
 
 ATTRIBUTIONS = ("logit-attribution", "prompt-attribution")
-OF_COMPONENTS = (*ATTRIBUTIONS, "branches")
+SCALES = ("scale", "prompt-scale")
+ATTENTIONS = ("attention-entropy", "prompt-attention")
+OF_COMPONENTS = (*ATTRIBUTIONS, "branches", "prompt-patching")
 ELEMENTWISE = ("dyt", "eln")
 BATCH = ("batch_norm", "power_norm", "unified_norm")
 OPTIONAL = ("tokens", "replicates")
@@ -40,13 +44,13 @@ def refused(name: str) -> dict[str, str]:
     if name in ELEMENTWISE:
         bends = f"is {name}: it bends every element by itself"
         return {
-            "scale": "no norm that divides tokens",
+            **dict.fromkeys(SCALES, "no norm that divides tokens"),
             "freeze-sweep": f"{name} acts on each element alone",
             **dict.fromkeys(ATTRIBUTIONS, bends),
         }
     if name == OPAQUE:
         return {
-            "scale": "its norms are opaque",
+            **dict.fromkeys(SCALES, "its norms are opaque"),
             "freeze-sweep": "no norm of opaque has a known live scale",
             "curves": "no norm whose kind is known",
             **dict.fromkeys(ATTRIBUTIONS, "is opaque: its scale is unknown"),
@@ -57,7 +61,7 @@ def refused(name: str) -> dict[str, str]:
         return dict.fromkeys(OF_COMPONENTS, "norms stand on the residual stream")
     if name == "no-final-norm":
         return dict.fromkeys(OF_COMPONENTS, "no norm stands between")
-    return {"attention-entropy": "need not add up to 1"} if name == "relu" else {}
+    return dict.fromkeys(ATTENTIONS, "need not add up to 1") if name == "relu" else {}
 
 
 @cache
@@ -83,6 +87,7 @@ def test_every_analysis_is_right_or_says_why_not(name: str) -> None:
 def assert_sound(name: str, result: Result) -> None:
     failed = [check for check in result.checks[name] if not check.passed]
     assert not failed, (result.analysis, failed)
+    assert (next(iter(result.tables.values()))["status"] == "ok").any(), result.analysis
     for table, frame in result.tables.items():
         assert len(frame) or table in OPTIONAL, (result.analysis, table)
         if "n" not in frame:

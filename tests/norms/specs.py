@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from normlens.norms import NormKind, NormSpec
+from normlens.norms import NormKind, NormSpec, apply_norm
 
 WIDTH = 7
 EPS = 3e-4
@@ -70,3 +70,15 @@ def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
             if name.startswith("running"):
                 buffer.copy_(0.5 + torch.rand(buffer.shape, generator=generator))
     return module.eval()
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """The reference of a spec as a function of its input."""
+
+    spec: NormSpec
+    gamma: Tensor | None
+    beta: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return apply_norm(self.spec, x, self.gamma, self.beta).y

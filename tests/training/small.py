@@ -46,6 +46,29 @@ def small_recipe(**changes: Any) -> Recipe:
     return parse_recipe({**fields, **changes}, where="test recipe")
 
 
+def llama_recipe(model: Path, **changes: Any) -> Recipe:
+    """20 steps on the tiny Llama, in micro-batches and with gradient checkpointing."""
+    fields: dict[str, Any] = {
+        "name": "small",
+        "purpose": "A test.",
+        "ancestor": str(model),
+        "steps": 20,
+        "batch_size": 4,
+        "micro_batch": 2,
+        "gradient_checkpointing": True,
+        "context": 16,
+        "seed": 5,
+        "data_seed": 7,
+        "checkpoint_every": 5,
+        "evaluate_every": 7,
+        "evaluation_sequences": 5,
+        "optimizer": {"lr": 1e-3, "final_lr_fraction": 0.2, "warmup_steps": 4},
+        "auxiliary": {"weight": 0.1, "target": "anchor"},
+        "removal": REMOVAL,
+    }
+    return parse_recipe({**fields, **changes}, where="test recipe")
+
+
 def excerpts() -> list[str]:
     """The bundled held-out excerpts."""
     lines = data_path("text", "books-held-out.jsonl").read_text(encoding="utf-8").split("\n")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,10 @@ from normlens.training.queue import CLAIM, Queue
 from normlens.training.queue_status import queue_status
 from normlens.training.recipe import load_recipe
 from normlens.training.sweep import chosen_rate, sweep_points
+from tests.training.forks import Forks
 from tests.training.small import small_held_out, small_text
+
+pytestmark = pytest.mark.xdist_group("forks")
 
 RECIPE = """
 name = "{name}"
@@ -107,6 +108,9 @@ def test_the_lowest_finite_loss_is_chosen() -> None:
     assert chosen_rate({1e-3: 4.0, 3e-3: 3.9, 1e-2: math.inf}) == 3e-3
     assert chosen_rate({1e-3: math.inf}) is None
     assert chosen_rate({}) is None
+    assert chosen_rate({1e-3: 4.0, 3e-3: 3.9, 1e-2: 3.8}, [1e-2]) == 3e-3
+    assert chosen_rate({1e-3: 4.0, 3e-3: 3.9, 1e-2: math.inf}, [3e-3, 1e-2]) == 1e-3
+    assert chosen_rate({1e-3: 4.0}, [1e-3]) is None
 
 
 def test_the_runs_use_the_rate_of_the_sweep_and_the_card_says_so(unbroken: Path) -> None:
@@ -158,6 +162,33 @@ def test_a_diverged_point_loses_and_is_not_tried_again(tmp_path: Path) -> None:
     assert lines == []
 
 
+def test_a_run_that_diverges_is_begun_again_at_a_lower_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep prefers a rate at which the whole run does not survive."""
+    names = [recipe(tmp_path, "a", "1e-2, 3e-2")]
+    run_recipe = queue_module.run_recipe
+
+    def fragile(recipe: Any, *args: Any, **options: Any) -> Path:
+        if recipe.name == "a" and recipe.optimizer.lr == 3e-2:
+            recipe = recipe.changed(optimizer={**recipe.optimizer.model_dump(), "lr": 1e25})
+        return run_recipe(recipe, *args, **options)
+
+    monkeypatch.setattr(queue_module, "run_recipe", fragile)
+    monkeypatch.setattr(queue_module, "sweep_losses", lambda _scheme: {1e-2: 9.0, 3e-2: 8.0})
+    lines: list[str] = []
+    assert queue(tmp_path, names, announce=lines.append).work() == {}
+    run = tmp_path / "out" / "a" / "seed-5"
+    found = read_outcome(run)
+    assert found is not None and found.status == "done"
+    card = json.loads((run / "model" / "normlens.json").read_text(encoding="utf-8"))
+    assert (card["lr"], card["diverged"]) == (1e-2, [3e-2])
+    assert (run / "diverged" / "lr-0.03" / "log.csv").is_file()
+    assert "a seed 5 begins again at lr 0.01" in lines
+    again: list[str] = []
+    assert queue(tmp_path, names, announce=again.append).work() == {} and again == []
+
+
 def test_where_every_point_diverges_nothing_is_trained(tmp_path: Path) -> None:
     names = [recipe(tmp_path, "a", HOPELESS), recipe(tmp_path, "b")]
     assert queue(tmp_path, names).work() == {}
@@ -203,31 +234,13 @@ def test_a_claimed_run_is_left_to_its_process(
     assert order[-2:] == ["a lr 0.0003", "a seed 5"] and len(order) == len(set(order)) == 8
 
 
-CHILD = """
-import sys
-from pathlib import Path
-from normlens.training import queue
-from normlens.training.family import schemes
-from normlens.training.text import texts
-from tests.training.small import small_held_out
-place = Path(sys.argv[1])
-queue.WAIT_SECONDS = 0.05
-text = texts(sorted(place.glob("*.txt")))
-found = schemes([str(p) for p in sorted(place.glob("*.toml"))], (5, 6), place / "out")
-queue.Queue(found, text, held_out=small_held_out(), announce=print).work()
-"""
-
-
-def test_two_processes_never_take_one_run(tmp_path: Path) -> None:
+def test_two_processes_never_take_one_run(tmp_path: Path, forks: Forks) -> None:
     for name in ("a", "b"):
         recipe(tmp_path, name)
     small_text(tmp_path)
-    arguments = [sys.executable, "-c", CHILD, str(tmp_path)]
-    children = [
-        subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, bufsize=1) for _ in range(2)
-    ]
-    lines = [line for child in children for line in child.communicate()[0].splitlines()]
-    assert [child.returncode for child in children] == [0, 0]
+    said = [tmp_path / "one.log", tmp_path / "two.log"]
+    assert forks.run(*(("work_queue", tmp_path, path) for path in said)) == [0, 0]
+    lines = [line for path in said for line in path.read_text(encoding="utf-8").splitlines()]
     begun = [line for line in lines if line.endswith("begins")]
     assert len(begun) == len(set(begun)) == 10
     found = schemes([str(tmp_path / f"{n}.toml") for n in "ab"], (5, 6), tmp_path / "out")

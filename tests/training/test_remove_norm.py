@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,14 @@ from normlens.models.export import write_model
 from normlens.models.lens import Lens
 from normlens.models.opening import open_model
 from normlens.norms import NormKind
-from normlens.training.recipe import Recipe, parse_recipe
+from normlens.training.recipe import Recipe
 from normlens.training.removal_sites import removal_sites, removal_switches
 from normlens.training.run import run_recipe
 from normlens.training.start import open_ancestor
 from tests.architectures import ARCHITECTURES
 from tests.tiny import tiny_gpt2, tiny_llama, tokenizer
-from tests.training.small import REMOVAL, excerpts, small_held_out, small_text
+from tests.training.forks import Forks
+from tests.training.small import excerpts, llama_recipe, small_held_out, small_text
 
 RECIPE = """
 name = "mine"
@@ -202,61 +202,22 @@ def test_a_first_position_apart_is_stored(place: Path) -> None:
         removal_sites(lens.model)
 
 
-def llama_recipe(model: Path, **changes: Any) -> Recipe:
-    """20 steps on the tiny Llama, in micro-batches and with gradient checkpointing."""
-    fields: dict[str, Any] = {
-        "name": "small",
-        "purpose": "A test.",
-        "ancestor": str(model),
-        "steps": 20,
-        "batch_size": 4,
-        "micro_batch": 2,
-        "gradient_checkpointing": True,
-        "context": 16,
-        "seed": 5,
-        "data_seed": 7,
-        "checkpoint_every": 5,
-        "evaluate_every": 7,
-        "evaluation_sequences": 5,
-        "optimizer": {"lr": 1e-3, "final_lr_fraction": 0.2, "warmup_steps": 4},
-        "auxiliary": {"weight": 0.1, "target": "anchor"},
-        "removal": REMOVAL,
-    }
-    return parse_recipe({**fields, **changes}, where="test recipe")
-
-
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-from normlens.training.run import run_recipe
-from tests.training.small import small_held_out, small_text
-from tests.training.test_remove_norm import llama_recipe
-
-def kill(progress):
-    if progress.step == 8:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-root = Path(sys.argv[1])
-recipe = llama_recipe(Path(sys.argv[2]))
-run_recipe(recipe, small_text(root), root / "run", held_out=small_held_out(), report=kill)
-"""
-
-
 def outcome(recipe: Recipe, root: Path) -> dict[str, bytes]:
     run_recipe(recipe, small_text(root), root / "run", held_out=small_held_out())
     files = [*sorted((root / "run" / "model").iterdir()), root / "run" / "log.csv"]
     return {file.name: file.read_bytes() for file in files}
 
 
+@pytest.mark.xdist_group("forks")
 def test_a_killed_removal_of_a_llama_ends_like_an_unbroken_one(
-    tmp_path: Path, models: Path
+    tmp_path: Path, models: Path, forks: Forks
 ) -> None:
     """Killed with signal 9 while some scales are frozen and the anchor is set."""
     for name in ("killed", "unbroken", "without"):
         (tmp_path / name).mkdir()
     recipe = llama_recipe(models / "llama")
-    line = [sys.executable, "-c", CHILD, str(tmp_path / "killed"), str(models / "llama")]
-    assert subprocess.run(line, check=False).returncode == -9
+    job = ("removal", tmp_path / "killed", models / "llama")
+    assert forks.run(job) == [-signal.SIGKILL]
     assert not (tmp_path / "killed" / "run" / "model").exists()
     killed, unbroken = (outcome(recipe, tmp_path / name) for name in ("killed", "unbroken"))
     assert killed == unbroken

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,19 +13,8 @@ from safetensors.torch import load_file
 from normlens.errors import UsageError
 from normlens.training.replicas import Replicas, replicas
 from normlens.training.run import run_recipe
+from tests.training.forks import Forks
 from tests.training.small import small_held_out, small_recipe, small_text
-
-CHILD = """
-import sys
-from pathlib import Path
-from normlens.training.run import run_recipe
-from normlens.training.text import texts
-from tests.training.small import small_held_out, small_recipe
-place = Path(sys.argv[1])
-text = texts(sorted(place.glob("*.txt")))
-recipe = small_recipe(batch_size=4, auxiliary=None)
-run_recipe(recipe, text, place / "two", held_out=small_held_out())
-"""
 
 
 def free_port() -> str:
@@ -36,17 +23,12 @@ def free_port() -> str:
         return str(listener.getsockname()[1])
 
 
-def test_two_processes_end_like_one(tmp_path: Path) -> None:
+@pytest.mark.xdist_group("forks")
+def test_two_processes_end_like_one(tmp_path: Path, forks: Forks) -> None:
     text = small_text(tmp_path)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path)],
-            env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in "01"
-    ]
-    assert [child.wait(timeout=240) for child in children] == [0, 0]
+    ranks = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    assert forks.run(*(("replica", tmp_path, rank) for rank in ranks)) == [0, 0]
     recipe = small_recipe(batch_size=4, auxiliary=None)
     run_recipe(recipe, text, tmp_path / "one", held_out=small_held_out())
     one, two = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("one", "two"))

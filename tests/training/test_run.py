@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,47 +16,12 @@ from normlens.training.estimate import estimate
 from normlens.training.job import prepare
 from normlens.training.loop import Progress, train
 from normlens.training.run import LOCK, run_recipe
+from tests.training.forks import Forks
 from tests.training.small import small_held_out, small_recipe, small_text
 
-# One process per marker, forked after the imports and before any computation.
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-import normlens.training.checkpoint as checkpoint
-from normlens.training.run import run_recipe
-from tests.training.small import small_held_out, small_recipe, small_text
+pytestmark = pytest.mark.xdist_group("forks")
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def between_checkpoints(run):
-    def report(progress):
-        if progress.step == 8:
-            die()
-    train(run, report)
-
-def while_writing(run):
-    save_file = checkpoint.save_file
-    def save(tensors, path, metadata):
-        save_file(tensors, path, metadata)
-        if '"step": 10' in metadata["normlens"]:
-            die()
-    checkpoint.save_file = save
-    train(run, lambda progress: None)
-
-def train(run, report):
-    text = small_text(run.parent)
-    run_recipe(small_recipe(), text, run, held_out=small_held_out(), report=report)
-
-root = Path(sys.argv[1])
-for kill in (between_checkpoints, while_writing):
-    child = os.fork()
-    if not child:
-        kill(root / kill.__name__)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
-"""
+MARKERS = ("between_checkpoints", "while_writing")
 
 
 class StoppedError(Exception):
@@ -115,14 +79,15 @@ def test_an_interrupted_run_ends_like_an_unbroken_one(
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Path:
     """Run directories of runs that were killed with signal 9 after step 8 and at step 10."""
     root = tmp_path_factory.mktemp("killed")
-    subprocess.run([sys.executable, "-c", CHILD, str(root)], check=True)
+    for marker in MARKERS:
+        assert forks.run((marker, root / marker)) == [-signal.SIGKILL]
     return root
 
 
-@pytest.mark.parametrize("marker", ["between_checkpoints", "while_writing"])
+@pytest.mark.parametrize("marker", MARKERS)
 def test_a_killed_run_ends_like_an_unbroken_one(
     killed: Path, unbroken: dict[str, bytes], marker: str
 ) -> None:

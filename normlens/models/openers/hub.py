@@ -17,11 +17,9 @@ from huggingface_hub.errors import (
 )
 
 from normlens.errors import ModelNotFound
+from normlens.models.listing import HUB_NAMES
 from normlens.models.openers.directory import open_directory
 from normlens.models.openers.request import Opened, Request
-
-BARE_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
-"""Hub ids without an owner that are taken for one."""
 
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json")
 OTHER_FILES = (
@@ -37,7 +35,7 @@ OTHER_FILES = (
 
 
 def open_hub(request: Request) -> Opened | None:
-    """``owner/name`` or one of :data:`BARE_NAMES`, at ``revision``.
+    """``owner/name`` or one of :data:`~normlens.models.listing.HUB_NAMES`, at ``revision``.
 
     Downloads safetensors (unless weights are drawn), config and tokenizer files, no code and
     no pickled weights, into the hub's own cache. The revision that was found is kept as a
@@ -50,7 +48,7 @@ def open_hub(request: Request) -> Opened | None:
     source = request.source
     if not isinstance(source, str):
         return None
-    if source not in BARE_NAMES and not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
+    if source not in HUB_NAMES and not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         return None
     files = OTHER_FILES if request.seed is not None else (*WEIGHT_FILES, *OTHER_FILES)
     path = _download(source, request.revision, files)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from normlens import tolerances
 from normlens.errors import NotApplicable
-from normlens.models import open_model
+from normlens.models import Lens, open_model
+from normlens.models.edits import Conversion as ConvertedLens
 from normlens.models.edits import convert
 from normlens.models.edits.precision import coarsest
 from normlens.models.edits.saving import save_lens
@@ -17,10 +19,26 @@ from tests.architectures import ARCHITECTURES
 from tests.models.edits.conversions import CONVERSIONS, Conversion, edits_of, error
 from tests.models.expected_architectures import opened
 
+# What one worker has opened and converted serves every test.
+pytestmark = pytest.mark.xdist_group("conversions")
+
 COLUMNS = [
     pytest.param(row, id=row.column, marks=pytest.mark.conversion_cell(row.column))
     for row in CONVERSIONS
 ]
+
+
+@cache
+def converted(architecture: str, column: str) -> ConvertedLens:
+    """A conversion that applies."""
+    (conversion,) = (row for row in CONVERSIONS if row.column == column)
+    lens = opened(architecture)
+    return convert(lens, *edits_of(conversion, lens))
+
+
+@cache
+def opened_in_float64(architecture: str) -> Lens:
+    return open_model(ARCHITECTURES[architecture](), tokenizer=None, dtype="float64")
 
 
 @pytest.mark.parametrize("conversion", COLUMNS)
@@ -35,7 +53,7 @@ def test_conversion(
             convert(lens, *edits)
         record_property("not_applicable", str(caught.value).replace(lens.identity.name, "it"))
         return
-    done = convert(lens, *edits)
+    done = converted(architecture, conversion.column)
     moved = error(lens, done.lens)
     record_property("measured", moved)
     assert moved <= tolerances.for_dtype("conversion_logits", "float32")
@@ -48,7 +66,7 @@ def test_conversion(
 def test_conversion_in_float64(architecture: str, conversion: Conversion) -> None:
     if architecture in conversion.refused:
         return
-    lens = open_model(ARCHITECTURES[architecture](), tokenizer=None, dtype="float64")
+    lens = opened_in_float64(architecture)
     after = convert(lens, *edits_of(conversion, lens)).lens
     dtype = coarsest(lens, after)
     assert error(lens, after) <= tolerances.for_dtype("conversion_logits", dtype)
@@ -65,7 +83,7 @@ def test_saving(
     lens = opened(architecture)
     applicable = [row for row in CONVERSIONS if architecture not in row.refused]
     for number, row in enumerate(applicable[-2:] or [None]):
-        after = lens if row is None else convert(lens, *edits_of(row, lens)).lens
+        after = lens if row is None else converted(architecture, row.column).lens
         save_lens(after, tmp_path / str(number))
         again = open_model(tmp_path / str(number), tokenizer=None)
         assert error(after, again) <= 1e-7
