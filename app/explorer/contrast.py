@@ -24,14 +24,14 @@ def show() -> None:
     with st.spinner("Reading the set with the reference's tokenizer"):
         found = contrast_pairs(resources.opened([first]), resources.sources(), first, name)
     by_id = {pair.text.id: pair.text for pair in found.pairs}
-    right.selectbox(
+    identifier = right.selectbox(
         f"Pair, {len(by_id)} of {len(by_id) + found.dropped} suit {first.name}",
         list(by_id),
         key="pair-id",
         persist_state="session",
         format_func=lambda i: f"{by_id[i].clean} → {by_id[i].answer.strip()}",
     )
-    chosen = by_id.get(st.session_state.get("pair-id")) or next(iter(by_id.values()))
+    chosen = by_id.get(identifier or "") or next(iter(by_id.values()))
     if st.session_state.get("pair-filled") != chosen.id or "pair-clean" not in st.session_state:
         st.session_state["pair-filled"] = chosen.id
         for field in _FIELDS:

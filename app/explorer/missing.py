@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import streamlit as st
 
-from explorer import job_view, markup, resources, state
+from explorer import job_view, markup, resources, sidebar, state
 from explorer.resources import Shown
+from explorer.view import corpus_text
 from normlens import catalog
 from normlens.catalog import Analysis
+from normlens.catalog.declaration import Extent
 from normlens.workbench import jobs
 from normlens.workbench.choices import ModelChoice
 
@@ -57,16 +60,31 @@ def start(names: Sequence[str]) -> None:
 
 
 def cost(declared: Analysis, models: Sequence[ModelChoice]) -> str:
-    """What a run reads, in words."""
+    """What a run reads, in words, and how many forward passes the analysis declares."""
     corpus = state.view().corpus
     text = "all sequences" if not corpus.sequences else f"{corpus.sequences:,} sequences"
     count = "one model" if len(models) == 1 else f"{len(models)} models"
     if declared.style == "streaming":
         return (
-            f"One pass over {text} of {corpus.text} for {count}; analyses that are computed "
-            "together share it."
+            f"One pass over {text} of {corpus_text(corpus)} for {count}; analyses that are "
+            "computed together share it."
         )
     return (
-        f"Passes of its own with interventions over {text} of {corpus.text} for {count}: several "
-        "times the cost of a plain pass."
+        f"Passes of its own with interventions over {text} of {corpus_text(corpus)} for "
+        f"{count}{_passes(declared, models)}."
     )
+
+
+def _passes(declared: Analysis, models: Sequence[ModelChoice]) -> str:
+    """The number of passes, where the number of norms is known from an earlier run."""
+    sequences = state.view().corpus.sequences
+    known = sidebar.provenance()
+    sites: list[Any] = [known.get(choice.name, {}).get("sites") for choice in models]
+    if not sequences or not all(sites):
+        return ": several times the cost of a plain pass"
+    chosen = declared.parameters(**dict(state.parameters(declared.name) or {}))
+    total = sum(
+        declared.forwards(chosen, Extent(sequences, sum(s["fixed_scale"] is None for s in of)))
+        for of in sites
+    )
+    return f": about {round(total):,} forward passes of one sequence"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ from normlens.report.snippet import as_python
 from normlens.report.standalone import standalone_html
 from normlens.results import Result
 
+More = Callable[[str], None]
+
+_TOOLBAR_HEIGHT = 90
 _FORMAT = "image_format"
 _TAGS = re.compile(r"<[^>]*>")
 
@@ -63,17 +66,45 @@ class Clicked:
             state.select_also(picked(points[0]))
 
 
-def show(shown: Shown, name: str, place: str = "") -> None:
+def show(shown: Shown, name: str, place: str = "") -> float:
     """A panel: the figure called ``name`` of a result, and its toolbar.
 
     Args:
         shown: with a result.
         name: of the figure, as declared.
         place: tells apart panels of one figure on one page.
+
+    Returns:
+        About how high it is, px.
     """
     with st.container(border=True, key=f"panel-{place}{_key(name)}"):
-        guarded(_chart, shown, name, place)
+        figure = guarded(resources.figure, shown, name)
+        if figure is not None:
+            guarded(chart, figure, f"chart-{place}{_key(name)}", name=name)
         guarded(_toolbar, shown, name, place)
+    # Plotly's layout has no attributes that a type checker knows of.
+    layout: Any = None if figure is None else figure.layout
+    return _TOOLBAR_HEIGHT + (0 if layout is None else float(layout.height or 450))
+
+
+def grid(panels: Sequence[tuple[Shown, str]], place: str = "", more: More | None = None) -> None:
+    """Panels in two columns; each goes where there is more room, so that no gap is left.
+
+    Args:
+        panels: results and the names of their figures.
+        place: as in :func:`show`.
+        more: drawn below each panel, from the name of its analysis.
+    """
+    if not panels:
+        return
+    columns = st.columns(2) if len(panels) > 1 else [st.container()]
+    filled = [0.0] * len(columns)
+    for shown, name in panels:
+        shortest = filled.index(min(filled))
+        with columns[shortest]:
+            filled[shortest] += show(shown, name, place)
+            if more is not None:
+                more(shown.analysis)
 
 
 def chart(figure: go.Figure, key: str, *, name: str) -> None:
@@ -91,15 +122,12 @@ def chart(figure: go.Figure, key: str, *, name: str) -> None:
 
 def title_of(figure: go.Figure) -> str:
     """The first lines of a figure's header as plain text."""
-    text: Any = figure.layout.title.text or ""
-    return _TAGS.sub("", str(text).replace("<br>", " · "))[:300]
+    # Plotly's layout has no attributes that a type checker knows of.
+    layout: Any = figure.layout
+    return _TAGS.sub("", str(layout.title.text or "").replace("<br>", " · "))[:300]
 
 
-def _chart(shown: Shown, name: str, place: str) -> None:
-    chart(resources.figure(shown, name), f"chart-{place}{_key(name)}", name=name)
-
-
-def _config(name: str) -> Mapping[str, Any]:
+def _config(name: str) -> dict[str, Any]:
     return {
         "displaylogo": False,
         "responsive": True,

@@ -15,9 +15,14 @@ from normlens.catalog import Analysis
 from normlens.errors import UsageError
 
 
-def show(declared: Analysis) -> None:
-    """The parameters of an analysis; changing one looks for, or asks for, another result."""
-    fields = fields_of(declared)
+def show(declared: Analysis, elsewhere: frozenset[str] = frozenset()) -> None:
+    """The parameters of an analysis; changing one looks for, or asks for, another result.
+
+    Args:
+        declared: the analysis.
+        elsewhere: parameters that another part of the explorer asks for.
+    """
+    fields = {name: info for name, info in fields_of(declared).items() if name not in elsewhere}
     if not fields:
         return
     chosen = state.parameters(declared.name)
@@ -39,7 +44,9 @@ def show(declared: Analysis) -> None:
             st.rerun()
         if applied:
             made = validated(declared, values)
-            changed = made if made != defaults(declared) else None
+            made = {name: value for name, value in made.items() if name in fields}
+            usual = {name: value for name, value in defaults(declared).items() if name in fields}
+            changed = made if made != usual else None
             state.choose_parameters(declared.name, changed)
             st.rerun()
 

@@ -18,6 +18,9 @@ from normlens.workbench.choices import distinct_names
 from normlens.workbench.prompts import run_prompt
 from normlens.workbench.snapshots import Snapshot, Snapshots
 
+PROMPT = frozenset({"prompt", "target", "against"})
+"""Parameters that the Text page asks for."""
+
 PAIR = frozenset({"clean", "corrupted", "answer", "wrong"})
 """Parameters of analyses that need a contrast pair instead of one prompt."""
 
@@ -88,8 +91,14 @@ def _body(declared: Analysis, with_line: bool) -> None:
         return
     shown = resources.shown(declared.name, wanted, bos=snapshot.bos)
     if shown.result is None or shown.missing:
-        shown = run(declared, snapshot, wanted)
+        made = run(declared, snapshot, wanted)
+        shown = resources.shown(declared.name, wanted, bos=snapshot.bos)
+        if shown.result is not None and not shown.missing:
+            # What stands above this part of the page was drawn without the result.
+            st.rerun()
+        shown = made
     section.content(shown, declared, place="prompt-")
+    guarded(parameters.show, declared, PROMPT | PAIR)
 
 
 def run(declared: Analysis, snapshot: Snapshot, wanted: Mapping[str, Any]) -> Shown:

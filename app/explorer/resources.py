@@ -16,6 +16,7 @@ import streamlit as st
 from explorer import state
 from explorer.options import read_options
 from normlens import catalog, figures
+from normlens.errors import UsageError
 from normlens.figures.appearance import dressed, relative_depth
 from normlens.figures.selecting import Selection, clickable, mark
 from normlens.results import Result
@@ -157,6 +158,8 @@ def figure(what: Shown, name: str) -> go.Figure:
 
     All sessions share it: whoever wants to change it makes a copy.
     """
+    if what.result is None:
+        raise UsageError(f"{what.analysis} has no result to draw; compute it first")
     view = state.view()
     marks = json.dumps(asdict(view.selection))
     relative = view.depth == "relative"

@@ -39,7 +39,7 @@ def content(shown: Shown, declared: Analysis, place: str = "") -> None:
         return
     guarded(trust, result)
     guarded(headline.show, [shown])
-    guarded(_figures, shown, declared, place)
+    panel.grid([(shown, name) for name in declared.figures], place)
     guarded(tables.show, result)
     guarded(explanation, declared)
 
@@ -77,15 +77,6 @@ def explanation(declared: Analysis) -> None:
         markup.put(
             f'<div class="nl-explain"><p>{prose(declared.explanation)}</p><ul>{sources}</ul></div>'
         )
-
-
-def _figures(shown: Shown, declared: Analysis, place: str) -> None:
-    names = declared.figures
-    for start in range(0, len(names), 2):
-        columns = st.columns(2) if len(names) > 1 else [st.container()]
-        for column, name in zip(columns, names[start : start + 2], strict=False):
-            with column:
-                panel.show(shown, name, place)
 
 
 def _citation(reference: str, identifier: str, place: str) -> str:

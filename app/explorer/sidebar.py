@@ -49,13 +49,21 @@ def looks() -> dict[str, Identity]:
 
 
 def provenance() -> dict[str, dict[str, object]]:
-    """What stored results say of the slots' models."""
+    """What stored results say of the slots' models; their kind at least, from the list."""
+    slots = state.view().slots
     found: dict[str, dict[str, object]] = {}
     for analysis in ("output", "scale"):
         result = resources.shown(analysis).result
         if result is not None:
             for model, origin in result.provenance.items():
                 found.setdefault(model, dict(origin))
+    named = dict(zip(distinct_names(slots), slots, strict=True))
+    unknown = {name: choice for name, choice in named.items() if name not in found}
+    entries = resources.sources().entries() if unknown else ()
+    listed = {entry.id: entry.kind for entry in entries}
+    for name, choice in unknown.items():
+        if kind := listed.get(choice.source, ""):
+            found[name] = {"kind": "scale_free" if kind == "fixed_scale" else "live"}
     return found
 
 
@@ -64,7 +72,7 @@ def legend() -> str:
     origins = provenance()
     items = []
     for letter, (name, look) in zip(SLOT_LETTERS, looks().items(), strict=False):
-        kind = _KINDS.get(str(origins.get(name, {}).get("kind", "")), "not run yet")
+        kind = _KINDS.get(str(origins.get(name, {}).get("kind", "")), "not opened yet")
         reference = "reference · " if letter == "A" and len(state.view().slots) > 1 else ""
         items.append(
             f'<li><span class="nl-slot">{letter}</span>{markup.swatch(look)}{escape(name)}'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
@@ -55,10 +57,10 @@ def _table(result: Result, name: str) -> None:
     )
 
 
-def column_config(schema: TableSchema, frame: pd.DataFrame) -> dict[str, object]:
+def column_config(schema: TableSchema, frame: pd.DataFrame) -> dict[str, Any]:
     """Headings with units, help from the declaration, four significant digits."""
     declared = {column.name: column for column in schema.columns}
-    config: dict[str, object] = {}
+    config: dict[str, Any] = {}
     for name in map(str, frame.columns):
         column = declared.get(name)
         label = name if column is None or not unit(column.unit) else f"{name} [{column.unit}]"
@@ -70,7 +72,7 @@ def column_config(schema: TableSchema, frame: pd.DataFrame) -> dict[str, object]
     return config
 
 
-def plain_numbers(frame: pd.DataFrame) -> dict[str, object]:
+def plain_numbers(frame: pd.DataFrame) -> dict[str, Any]:
     """Four significant digits for every column of numbers."""
     return {
         name: st.column_config.NumberColumn(format="%.4g")

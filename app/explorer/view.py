@@ -151,7 +151,7 @@ def _model(text: str) -> ModelChoice | None:
     source, *options = text.split(";")
     if not source or len(text) > 300:
         return None
-    said = dict(option.partition("=")[::2] for option in options)
+    said = {key: value for key, _, value in (option.partition("=") for option in options)}
     return ModelChoice(
         source=source,
         device=said.get("device") or "cpu",

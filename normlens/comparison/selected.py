@@ -142,7 +142,7 @@ def _gauge(result: Result, unit: str) -> str:
 def _number(part: pd.DataFrame, place: tuple[str, ...], column: str) -> float:
     if column not in part or place not in part.index or part.at[place, "status"] != "ok":
         return math.nan
-    value = part.at[place, column]
+    value: Any = part.at[place, column]
     return math.nan if pd.isna(value) else float(value)
 
 

@@ -45,6 +45,9 @@ class DecoderConfig(PreTrainedConfig):
         branch_scale: initial value of a learned factor on each branch, after any norm on its
             output; None for none. One of Fixup's scalars (1901.09321), and with identity
             norms the learned scaling of norm-free models.
+        embedding_scale: initial value of a learned factor on the embeddings, positions
+            included; None for none. Language models with DyT need one of ``sqrt(hidden_size)``,
+            or their first norms see next to nothing (2503.10622, language models).
         linear: plain, weight_norm or weight_conditioning.
         linear_bias: whether linears have biases.
         initialisation: a rule of :mod:`normlens.decoder.initialise`.
@@ -78,6 +81,7 @@ class DecoderConfig(PreTrainedConfig):
     activation: str = "gelu_pytorch_tanh"
     gated: bool = False
     branch_scale: float | None = None
+    embedding_scale: float | None = None
     linear: str = "plain"
     linear_bias: bool = True
     initialisation: str = "gpt2"

@@ -78,6 +78,9 @@ class DecoderModel(DecoderPreTrainedModel):
         else:
             like_llama: Any = config
             self.rotary = LlamaRotaryEmbedding(like_llama)
+        self.embed_scale = None
+        if config.embedding_scale is not None:
+            self.embed_scale = LearnedScale(None, config.embedding_scale)
         embedding = config.embedding_norm or (config.norm if scheme.embedding else None)
         self.embed_norm = maker(embedding)(width) if embedding else None
         self.layers = nn.ModuleList(Block(config, i) for i in range(config.num_hidden_layers))
@@ -116,7 +119,7 @@ class DecoderModel(DecoderPreTrainedModel):
         rotary = None if self.rotary is None else self.rotary(x, position_ids=position_ids)
         if self.embed_positions is not None:
             x = x + self.embed_positions(position_ids)
-        x = through(self.embed_norm, x)
+        x = through(self.embed_norm, through(self.embed_scale, x))
         for block in self.layers:
             x = block(x, mask=mask, rotary=rotary, cache=cache, **options)
         return BaseModelOutputWithPast(last_hidden_state=through(self.final_norm, x), cache=cache)

@@ -20,6 +20,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from normlens.comparison.selection import Selection
+from normlens.figures.tokens import escape
 
 FIELDS = tuple(field.name for field in fields(Selection))
 Mark = Literal["", "x", "y", "point", "panel"]
@@ -34,7 +35,7 @@ class Declared:
         axes: what ``x`` and ``y`` count, where they count something.
         columns: names of the columns of customdata.
         constant: fields that are the same for all its points.
-        model: whose the trace is; empty where it is not one model's.
+        model: whose the trace is, escaped; empty where it is not one model's.
         mark: how what is selected is marked: by a line that stands on ``x`` or ``y``, by a ring
             around the ``point``, by a frame around the ``panel``; empty for a cell's outline in
             maps and a line elsewhere.
@@ -63,7 +64,7 @@ def meaning(
     said = {
         "select_customdata": list(columns),
         "select_all": dict(constant or {}),
-        "model": model,
+        "model": escape(model),
         "mark": mark,
         "overlay": overlay,
     }
@@ -86,6 +87,11 @@ def declared(trace: Any) -> Declared | None:
     )
 
 
+def is_map(trace: Any) -> bool:
+    """Whether a trace is a map of cells."""
+    return isinstance(trace, go.Heatmap)
+
+
 @dataclass(frozen=True)
 class Points:
     """The points of a trace, or the cells of a map row by row: where they are.
@@ -101,7 +107,7 @@ class Points:
 
 def coordinates(trace: Any) -> Points:
     """Where the points or cells of a trace are; cells row by row."""
-    if isinstance(trace, go.Heatmap):
+    if is_map(trace):
         height, width = np.shape(trace.z)
         x = np.arange(width) if trace.x is None else np.asarray(trace.x)
         y = np.arange(height) if trace.y is None else np.asarray(trace.y)
@@ -135,7 +141,7 @@ def with_column(trace: Any, values: Sequence[Any], name: str = "") -> int:
     filled = [[*row, value] for row, value in zip(rows, values, strict=True)]
     data = np.empty((len(filled), index + 1), dtype=object)
     data[:] = filled
-    if isinstance(trace, go.Heatmap):
+    if is_map(trace):
         data = data.reshape(*np.shape(trace.z), index + 1)
     trace.customdata = data
     rewrite_hover(trace, _WHOLE_CUSTOMDATA, "%{customdata[0]")

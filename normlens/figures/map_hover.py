@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-import plotly.graph_objects as go
 
 Z = re.compile(r"%\{z(?=[:}])")
 _NOTHING = "no value<extra></extra>"
 
 
-def hover_of_cells(trace: go.Heatmap, maps: Sequence[go.Heatmap]) -> str | list[str]:
+def hover_of_cells(trace: Any, maps: Sequence[Any]) -> str | list[str]:
     """The text of every cell: the map's own, or that of the map which has a value there.
 
     Args:
@@ -35,7 +34,7 @@ def hover_of_cells(trace: go.Heatmap, maps: Sequence[go.Heatmap]) -> str | list[
     return texts
 
 
-def flat_text(trace: go.Heatmap) -> list[Any] | None:
+def flat_text(trace: Any) -> list[Any] | None:
     """Its texts cell by cell, where the hover text shows them."""
     if trace.text is None or "%{text" not in str(trace.hovertemplate):
         return None

@@ -10,7 +10,13 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from normlens.comparison.selection import Selection
-from normlens.figures.declared import Declared, coordinates, declared, selected_fields
+from normlens.figures.declared import (
+    Declared,
+    coordinates,
+    declared,
+    is_map,
+    selected_fields,
+)
 
 _NAME = "selected"
 # One of the two is seen against any background.
@@ -43,7 +49,7 @@ def mark(figure: go.Figure, selection: Selection) -> go.Figure:
         if known.mark == "panel":
             panels.add(axes)
             continue
-        if isinstance(trace, go.Heatmap):
+        if is_map(trace):
             shapes += _outline(where.x, where.y, found, axes)
         elif known.mark == "point":
             if not _fields(trace) <= set(chosen):
@@ -82,7 +88,7 @@ def _spoken(trace: Any, known: Declared) -> set[str]:
     """The fields that say where a mark stands: of a line over depth, the depth alone."""
     depth = {"layer": {"layer"}, "point": {"layer"}, "site": {"site", "layer"}}
     counts = known.axes.get("x", "")
-    if counts in depth and not isinstance(trace, go.Heatmap) and not known.mark:
+    if counts in depth and not is_map(trace) and not known.mark:
         return depth[counts]
     return _fields(trace)
 

@@ -225,7 +225,7 @@ def _magnitudes(frame: pd.DataFrame, look: theme.Identity) -> tuple[go.Scatter, 
         legendgroup=look.model,
         showlegend=False,
         line={"color": look.faded(0.7), "width": 1.5, "dash": "dot"},
-        meta={"model": look.model},
+        meta=meaning(model=look.model),
         hovertemplate="depth %{x} · %{fullData.name}<br>median %{y:.4g}<extra></extra>",
     )
     return largest, median

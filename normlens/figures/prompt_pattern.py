@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from normlens.figures import theme
 from normlens.figures.declared import meaning
-from normlens.figures.frame import finish, grid_shape, models_with_data, panel_titles, rows
+from normlens.figures.frame import finish, models_with_data, panel_titles, rows
 from normlens.figures.limits import robust_limits
 from normlens.figures.prompt_maps import (
     Matrix,
@@ -165,35 +165,25 @@ def _panel(result: Result, model: str, at: tuple[int, int], label: str) -> _Pane
 
 
 def _draw(panels: Sequence[_Panel]) -> tuple[go.Figure, int]:
-    shape_rows, columns = grid_shape(max(1, len(panels)))
+    """One below the other: labels of tokens leave no room for two on a phone."""
+    count = max(1, len(panels))
     longest = max((len(panel.tokens) for panel in panels), default=1)
     plot = float(np.clip(17 * longest, 170, 460))
-    height = shape_rows * (plot + 100)
+    height = count * (plot + 100)
     figure = make_subplots(
-        rows=shape_rows,
-        cols=columns,
-        vertical_spacing=100 / height if shape_rows > 1 else 0,
-        horizontal_spacing=0.16,
-        subplot_titles=[
-            *(panel.title for panel in panels),
-            *[""] * (shape_rows * columns - len(panels)),
-        ],
+        rows=count,
+        vertical_spacing=100 / height if count > 1 else 0,
+        subplot_titles=[panel.title for panel in panels],
     )
-    for index in range(shape_rows * columns):
-        place: dict[str, Any] = {"row": index // columns + 1, "col": index % columns + 1}
-        if index >= len(panels):
-            figure.update_xaxes(visible=False, **place)
-            figure.update_yaxes(visible=False, **place)
-            continue
-        panel = panels[index]
+    for row, panel in enumerate(panels, 1):
+        place: dict[str, Any] = {"row": row, "col": 1}
         for trace in _traces(panel):
             figure.add_trace(trace, **place)
         axis = token_axis(panel.tokens, panel.start, most=24)
         low, high = axis["range"]
-        x_title = "key" if index + columns >= len(panels) else ""
+        x_title = "key" if row == count else ""
         figure.update_xaxes(**axis, tickangle=-60, title_text=x_title, **place)
-        y_title = "query" if place["col"] == 1 else ""
-        figure.update_yaxes(**axis | {"range": [high, low]}, title_text=y_title, **place)
+        figure.update_yaxes(**axis | {"range": [high, low]}, title_text="query", **place)
     panel_titles(figure, [panel.title for panel in panels])
     return figure, round(height)
 

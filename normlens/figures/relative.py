@@ -22,10 +22,12 @@ from normlens.figures.declared import (
     coordinates,
     custom_rows,
     declared,
+    is_map,
     rewrite_hover,
     with_column,
 )
 from normlens.figures.frame import BY_LAYER
+from normlens.figures.tokens import escape
 
 Axis = Literal["x", "y"]
 TITLE = "share of depth"
@@ -84,6 +86,7 @@ def relative_depth(figure: go.Figure, layers: Mapping[str, int]) -> go.Figure | 
     """
     copy = go.Figure(figure)
     traces = cast(Sequence[Any], copy.data)
+    layers = {escape(model): count for model, count in layers.items()}
     depths = _depths(traces, layers)
     if not depths or any(one.layers < 1 for one in depths.values()):
         return None
@@ -169,13 +172,13 @@ def _move(trace: Any, axis: Axis, depths: Depths) -> None:
     known = declared(trace)
     if known is not None and known.axes.get(axis) in _DEPTHS:
         _keep_places(trace, axis, before)
-    values = before if not isinstance(trace, go.Heatmap) else _of_map(trace, axis)
+    values = before if not is_map(trace) else _of_map(trace, axis)
     trace[axis] = depths.share(values)
     if isinstance(trace, go.Scatter) and depths.only_deeper_missing(values):
         trace.connectgaps = True
 
 
-def _of_map(trace: go.Heatmap, axis: Axis) -> NDArray[Any]:
+def _of_map(trace: Any, axis: Axis) -> NDArray[Any]:
     given = trace.x if axis == "x" else trace.y
     return np.arange(np.shape(trace.z)[axis == "x"]) if given is None else np.asarray(given)
 
@@ -201,7 +204,7 @@ def _retitle(figure: go.Figure, axis: Axis, name: str, counts: str) -> None:
     edges = [
         edge
         for trace in cast(Sequence[Any], figure.data)
-        if isinstance(trace, go.Heatmap) and _axis_name(trace, axis) == name
+        if is_map(trace) and _axis_name(trace, axis) == name
         for edge in _edges(np.asarray(trace[axis], dtype=float))
     ]
     ends = [min(edges), max(edges)] if edges else [-_MARGIN, 1 + _MARGIN]

@@ -222,7 +222,7 @@ def _ribbon(frame: pd.DataFrame, identity: theme.Identity) -> go.Scatter:
         mode="lines",
         hoverinfo="skip",
         showlegend=False,
-        meta={"model": identity.model},
+        meta=meaning(model=identity.model),
     )
 
 

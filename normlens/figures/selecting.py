@@ -22,6 +22,7 @@ from normlens.figures.declared import (
     coordinates,
     custom_rows,
     declared,
+    is_map,
     meaning,
     rewrite_hover,
     selected_fields,
@@ -53,11 +54,11 @@ def clickable(figure: go.Figure) -> go.Figure:
     known = [declared(trace) for trace in traces]
     if any(one is not None and one.overlay for one in known):
         return copy
-    maps: list[go.Heatmap] = []
+    maps: list[Any] = []
     for trace, one in zip(traces, known, strict=True):
         if one is None:
             continue
-        if isinstance(trace, go.Heatmap):
+        if is_map(trace):
             if np.size(trace.z) <= MOST_CELLS:
                 maps.append(trace)
         else:
@@ -69,7 +70,7 @@ def clickable(figure: go.Figure) -> go.Figure:
     overlays = [_overlay(trace, traces) for trace in maps]
     _keep_ranges(copy, maps)
     for trace in traces:
-        if isinstance(trace, go.Heatmap) and _axes(trace) in {_axes(one) for one in maps}:
+        if is_map(trace) and _axes(trace) in {_axes(one) for one in maps}:
             trace.update(hoverinfo="skip", hovertemplate=None)
     copy.add_traces(overlays)
     if overlays:
@@ -111,12 +112,12 @@ def _axes(trace: Any) -> tuple[str, str]:
     return trace.xaxis or "x", trace.yaxis or "y"
 
 
-def _overlay(trace: go.Heatmap, traces: Sequence[Any]) -> go.Scatter:
+def _overlay(trace: Any, traces: Sequence[Any]) -> go.Scatter:
     where = coordinates(trace)
     known = declared(trace)
     assert known is not None
     values = np.asarray(trace.z, dtype=np.float32).ravel()
-    below = [one for one in traces if isinstance(one, go.Heatmap) and _axes(one) == _axes(trace)]
+    below = [one for one in traces if is_map(one) and _axes(one) == _axes(trace)]
     rows = custom_rows(trace, len(values))
     points = go.Scatter(
         x=where.x,
@@ -154,12 +155,12 @@ def _overlay(trace: go.Heatmap, traces: Sequence[Any]) -> go.Scatter:
 
 def _keep_bright(trace: Any) -> None:
     """A selected point must not fade the others: what is selected is marked instead."""
-    if isinstance(trace, (go.Scatter, go.Bar)):
+    if trace.type in ("scatter", "bar"):
         opacity = trace.marker.opacity
         trace.unselected = {"marker": {"opacity": 1.0 if opacity is None else opacity}}
 
 
-def _keep_ranges(figure: go.Figure, maps: Sequence[go.Heatmap]) -> None:
+def _keep_ranges(figure: go.Figure, maps: Sequence[Any]) -> None:
     """Fix the ranges of maps' axes: markers would ask for a margin."""
     ends: dict[str, list[float]] = {}
     for trace in maps:

@@ -20,7 +20,7 @@ class Explorer:
 
     def open(self, page: str = "", **query: str) -> AppTest:
         """The page at an address, drawn once; ``page`` is its last part."""
-        test = AppTest.from_file(str(MAIN), default_timeout=120)
+        test = AppTest.from_file(str(MAIN), default_timeout=240)
         # Pages are callables here; AppTest switches between files alone.
         test._page_hash = calc_hash(page)
         for key, value in query.items():

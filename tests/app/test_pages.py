@@ -30,7 +30,7 @@ def test_every_corpus_analysis_has_a_place(analysis: catalog.Analysis, explorer:
     assert len(charts(test)) == len(analysis.figures)
     assert any(analysis.name in code.value or "compare(" in code.value for code in test.code)
     assert {"What this means"} <= {box.label for box in test.expander}
-    result_tables = [box.label for box in test.expander if box.label.startswith("Tables")]
+    result_tables = [box.label for box in test.expander if (box.label or "").startswith("Tables")]
     assert result_tables
     assert "Checks" in body or "Not applicable" in body
 

@@ -20,7 +20,7 @@ from playwright.sync_api import (
 )
 
 IDLE = '[data-testid="stApp"][data-test-script-state="notRunning"]'
-MOST_MS = 280_000
+MOST_MS = 120_000
 # A link to a page makes Streamlit look for its server below that page's address first.
 PROBES = ("/_stcore/health", "/_stcore/host-config")
 LOCAL = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "about:")
@@ -105,12 +105,22 @@ class Explorer:
         self.page.wait_for_function("!document.querySelector('[data-stale=true]')")
 
     def run(self, prompt: str, *, wait: bool = True) -> None:
-        """Run a prompt by the keyboard, on the page Text."""
+        """Run another prompt than the last one, by the keyboard, on the page Text."""
+        before = self.params().get("run", "")
         box = self.page.get_by_role("textbox", name="Prompt")
         box.fill(prompt)
         box.press("Control+Enter")
         if wait:
-            self.settle()
+            self.wait_for_other("run", before)
+
+    def wait_for_other(self, name: str, value: str) -> None:
+        """Wait until a query parameter is there with another value, and the page is drawn."""
+        code = """([name, value]) => {
+            const now = new URLSearchParams(location.search).get(name);
+            return now !== null && now !== value;
+        }"""
+        self.page.wait_for_function(code, arg=[name, value])
+        self.settle()
 
     @property
     def chips(self) -> list[str]:

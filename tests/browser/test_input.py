@@ -34,12 +34,7 @@ def text(desk: Explorer) -> Explorer:
 
 @pytest.mark.parametrize("prompt", HOSTILE, ids=["script", "markup", "special", "emoji", "again"])
 def test_a_prompt_is_shown_as_it_is(text: Explorer, prompt: str) -> None:
-    before = text.params().get("run", "")
     text.run(prompt)
-    text.page.wait_for_function(
-        f"(new URLSearchParams(location.search).get('run') || '') !== '{before}'"
-    )
-    text.settle()
     shown = "".join(text.chips[1:])
     if prompt.isascii():
         assert shown == visible(prompt)
@@ -52,11 +47,11 @@ def test_a_prompt_is_shown_as_it_is(text: Explorer, prompt: str) -> None:
 
 
 def test_repeated_tokens_keep_a_column_each(text: Explorer) -> None:
-    text.run("tick tick tick tick")
-    assert len(text.chips) == 5
+    text.run("sea sea sea sea")
     labels = text.page.locator(".js-plotly-plot .xtick text, .js-plotly-plot .ytick text")
-    shown = " ".join(labels.all_inner_texts())
-    assert all(f"{index}:" in shown for index in range(1, 5))
+    shown = " ".join(labels.all_text_contents())
+    assert len(text.chips) >= 5
+    assert all(f"{index}:" in shown for index in range(1, len(text.chips)))
 
 
 def test_a_prompt_that_is_too_long_is_refused_in_words(text: Explorer) -> None:
@@ -106,8 +101,6 @@ def test_a_wrong_upload_says_why(
 
 def test_a_good_upload_is_taken(desk: Explorer, tmp_path: Path) -> None:
     upload(desk, tmp_path / "my page.txt", b"It was a dark night. " * 400)
-    desk.page.wait_for_function("new URLSearchParams(location.search).has('text')")
-    desk.settle()
     assert desk.params()["text"].endswith("my_page.txt")
     assert desk.alerts == []
     desk.assert_sound()
@@ -116,10 +109,10 @@ def test_a_good_upload_is_taken(desk: Explorer, tmp_path: Path) -> None:
 def upload(desk: Explorer, path: Path, content: bytes) -> None:
     path.write_bytes(content)
     desk.open("text")
-    desk.page.get_by_role("tab", name="Corpus").click()
+    desk.page.get_by_test_id("stMain").get_by_text("Corpus", exact=True).first.click()
     chooser = desk.page.get_by_test_id("stFileUploaderDropzoneInput")
     chooser.set_input_files(path)
-    expect(
-        desk.page.get_by_test_id("stFileUploaderFile").or_(desk.page.locator(".nl-error")).first
-    ).to_be_visible()
+    refused = "document.querySelector('.nl-error')"
+    taken = "new URLSearchParams(location.search).has('text')"
+    desk.page.wait_for_function(f"{refused} || {taken}")
     desk.settle()

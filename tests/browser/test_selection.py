@@ -38,16 +38,13 @@ def test_it_opens_on_the_bundled_pair_with_real_results(desk: Explorer) -> None:
 def test_a_click_on_a_map_is_a_link(desk: Explorer) -> None:
     desk.visit("Attention")
     click_map(desk.panel(MAP), x=0.75, y=0.25)
-    desk.page.wait_for_function("new URLSearchParams(location.search).has('layer')")
-    desk.settle()
+    desk.wait_for_other("layer", "")
     first = desk.params()
     assert {"layer", "head"} <= set(first)
     assert desk.box("Layer") == first["layer"] and desk.box("Head") == first["head"]
 
     click_map(desk.panel(MAP), x=0.15, y=0.8)
-    layer = f"new URLSearchParams(location.search).get('layer') !== '{first['layer']}'"
-    desk.page.wait_for_function(layer)
-    desk.settle()
+    desk.wait_for_other("layer", first["layer"])
     second = desk.params()
     assert second["head"] != first["head"]
 

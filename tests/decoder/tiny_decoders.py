@@ -67,6 +67,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dyt": {"norm": DYT},
     "qk-norm": {"qk_norm": L2_NORM, "qk_temperature": 6.0, "num_key_value_heads": 1},
     "embedding-norm": {"embedding_norm": RMS_NORM},
+    "embedding-scale": {"embedding_scale": 3.0},
     "layer-norm-scaling": {"depth_factor": "inverse_sqrt", "initialisation": "normal"},
     "softplus": {"attention": "softplus_l1"},
     "relu": {"attention": "relu", "num_key_value_heads": 2},

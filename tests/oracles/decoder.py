@@ -47,6 +47,8 @@ class Oracle:
         embedding = fields["embedding_norm"]
         if embedding is None and scheme in ("peri", "ngpt"):
             embedding = fields["norm"]
+        if fields["embedding_scale"] is not None:
+            stream = [self.get("model.embed_scale.weight") * x for x in stream]
         if embedding is not None:
             stream = [self.norm("model.embed_norm", embedding, x) for x in stream]
         for layer in range(fields["num_hidden_layers"]):

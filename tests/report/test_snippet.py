@@ -23,7 +23,11 @@ HOSTILE = "</script><b>$x$\"'\\\n🙂"
 
 def run_snippet(code: str, monkeypatch: pytest.MonkeyPatch) -> go.Figure:
     shown: list[go.Figure] = []
-    monkeypatch.setattr(go.Figure, "show", lambda figure: shown.append(figure))
+
+    def show(figure: go.Figure) -> None:
+        shown.append(figure)
+
+    monkeypatch.setattr(go.Figure, "show", show)
     exec(compile(code, "<snippet>", "exec"), {})
     (figure,) = shown
     return figure

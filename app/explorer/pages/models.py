@@ -31,7 +31,7 @@ class Changed:
 
     def __call__(self) -> None:
         """Read the widget."""
-        value = st.session_state[self.key]
+        value: Any = st.session_state[self.key]
         if self.field == "dtype":
             value = None if value == DTYPES[0] else value
         if self.field == "revision":

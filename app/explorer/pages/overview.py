@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -108,13 +109,12 @@ def _glance(found: Sequence[Shown]) -> None:
     if not shown:
         return
     markup.heading("At a glance")
-    for start in range(0, len(shown), 2):
-        for column, (item, figure) in zip(st.columns(2), shown[start : start + 2], strict=False):
-            with column:
-                panel.show(item, figure)
-                topic = catalog.get(item.analysis).topic
-                title = navigation.topic_title(topic)
-                navigation.link(title, f"More on {title.lower()}")
+    panel.grid(shown, more=_more)
+
+
+def _more(analysis: str) -> None:
+    title = navigation.topic_title(catalog.get(analysis).topic)
+    navigation.link(title, f"More on {title.lower()}")
 
 
 def _ranked(found: Sequence[Shown]) -> None:
@@ -125,12 +125,12 @@ def _ranked(found: Sequence[Shown]) -> None:
     markup.heading("What differs most", "Differences from the reference, clear ones first.")
     rows = [
         [
-            f"{escape(str(row.headline).replace('_', ' '))}"
-            f"<span class='nl-unit'>{escape(str(row.title))}</span>",
-            escape(str(row.words)),
-            f"{number(row.score)}×" if row.score == row.score else "",
+            f"{escape(str(row['headline']).replace('_', ' '))}"
+            f"<span class='nl-unit'>{escape(str(row['title']))}</span>",
+            escape(str(row["words"])),
+            "" if math.isnan(row["score"]) else f"{number(row['score'])}×",
         ]
-        for row in frame.head(MOST_RANKED).itertuples(index=False)
+        for row in frame.head(MOST_RANKED).to_dict("records")
     ]
     headings = ["number", "difference with its 95 % interval", "Δ / half interval"]
     markup.put(markup.table(headings, rows))

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from explorer import markup, missing, prompt_view, resources, section, selection_bar, state
+from explorer import (
+    job_view,
+    markup,
+    missing,
+    prompt_view,
+    resources,
+    section,
+    selection_bar,
+    state,
+)
 from explorer.navigation import topic_title
 from normlens import catalog
 from normlens.catalog import Analysis
@@ -38,7 +47,11 @@ def show(analyses: Sequence[Analysis], topic: str) -> None:
     found = [resources.shown(name) for name in of_corpus]
     found += [prompt_view.stored(a.name) for a in analyses if a.runs_on == "prompt"]
     selection_bar.show(found)
-    lacking = [item.analysis for item in found if item.missing and item.analysis in of_corpus]
+    lacking = [
+        item.analysis
+        for item in found
+        if item.missing and item.analysis in of_corpus and not job_view.running(item.analysis)
+    ]
     if len(lacking) > 1:
         missing.button(lacking, f"compute-all-{topic}", f"Compute all {len(lacking)} of this page")
     if chosen.runs_on == "prompt":
