@@ -11,10 +11,11 @@ MODELS := books-ln books-control books-aux books-lnfree
 # One thread per process: the tests run in two processes, and sums keep one order.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help install demo test lint check bench faults fuzz docs tables data results family bundle clean
+.PHONY: help install demo app test lint check bench faults fuzz docs tables data results family bundle clean
 
 help:
 	@echo "make demo    compare the bundled models and write $(OUT)/report.html"
+	@echo "make app     the explorer, at http://127.0.0.1:8501"
 	@echo "make test    all tests"
 	@echo "make check   format, lint, types, import contracts, tests"
 	@echo "make lint    make check without the tests"
@@ -43,6 +44,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/normlens compare $(MODELS) --sequences 128 --out $(OUT) --force
 	@echo "report: $(abspath $(OUT))/report.html"
+
+app: $(READY)
+	$(BIN)/normlens app
 
 test: $(READY)
 	$(PYTEST) -n 2 --dist loadgroup

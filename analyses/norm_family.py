@@ -23,6 +23,7 @@
 import json
 import sys
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import pandas as pd
@@ -114,16 +115,21 @@ print(shown.round(4).to_string())
 # %% [markdown]
 # ## Learning rates
 #
-# Held-out loss of each point of the sweep after 1 M tokens. A best rate at the edge of its sweep
-# is a lower bound on what the scheme can do.
+# Held-out loss of each point of the sweep after 1 M tokens, infinite where it diverged. With its
+# best rate at the edge of its sweep, a scheme may do better than it does here.
 
 # %%
 sweeps = {
-    name: {point["lr"]: point["held_out_loss"] for point in card.get("sweep") or ()}
+    name: {
+        point["lr"]: inf if point["held_out_loss"] is None else point["held_out_loss"]
+        for point in card.get("sweep") or ()
+    }
     for name, card in zip(scheme, cards.values(), strict=True)
 }
 print(pd.DataFrame(sweeps).T.sort_index(axis=1).round(3).to_string(na_rep=""))
-for name, points in sweeps.items():
+for (name, points), card in zip(sweeps.items(), cards.values(), strict=True):
+    for rate in card.get("diverged") or ():
+        print(f"{name}: the whole run diverged at {rate:g}, {card['lr']:g} is the best rate below")
     if points and min(points, key=points.__getitem__) in (min(points), max(points)):
         print(f"{name}: the best rate lies at the edge of its sweep")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,11 @@ class Html:
     result: Result
     name: str
     title: str
+    part: Mapping[str, int | str]
 
     def __call__(self) -> str:
         """The document; the figure is drawn anew, without what only the explorer needs."""
-        return standalone_html(figures.draw(self.result, self.name), self.title)
+        return standalone_html(figures.draw(self.result, self.name, **self.part), self.title)
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def _downloads(result: Result, name: str, key: str) -> None:
     stem = f"{result.analysis}-{name.partition(':')[2]}"
     st.download_button(
         "Chart as HTML, works offline",
-        data=Html(result, name, stem),
+        data=Html(result, name, stem, resources.followed(name, state.view().selection)),
         file_name=f"{stem}.html",
         mime="text/html",
         key=f"html-{key}",
@@ -199,7 +200,8 @@ def _keep_format(widget: str) -> None:
 
 
 def _code(result: Result, name: str) -> None:
-    st.code(as_python(result, name), language="python", wrap_lines=True)
+    part = resources.followed(name, state.view().selection)
+    st.code(as_python(result, name, part), language="python", wrap_lines=True)
 
 
 def _key(name: str) -> str:

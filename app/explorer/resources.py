@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,10 +25,7 @@ from normlens.workbench.pool import ModelPool
 from normlens.workbench.sources import Sources
 from normlens.workbench.stored import StoredResults
 
-KNOWN = "known"
-"""Directory of a store's notes on models and texts."""
-
-MOST_RESULTS, MOST_FIGURES = 128, 256
+MOST_FIGURES = 256
 
 
 @dataclass(frozen=True)
@@ -67,15 +63,11 @@ def pool() -> ModelPool:
 def opened(choices: Sequence[ModelChoice]) -> ModelPool:
     """The pool with these models open.
 
-    Models are opened one at a time in the whole process: transformers sets defaults of torch
-    while it loads, and importing it from two threads at once fails.
-
     Raises:
         NormlensError: a model cannot be opened.
     """
-    with _opening():
-        for choice in dict.fromkeys(choices):
-            pool().open(choice, sources())
+    for choice in dict.fromkeys(choices):
+        pool().open(choice, sources())
     return pool()
 
 
@@ -88,11 +80,6 @@ def stored() -> StoredResults:
 @st.cache_resource(show_spinner=False, max_entries=4)
 def _pool(store: str) -> ModelPool:
     return ModelPool(store=Path(store))
-
-
-@st.cache_resource(show_spinner=False)
-def _opening() -> threading.Lock:
-    return threading.Lock()
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
@@ -116,27 +103,9 @@ def shown(
     view = state.view()
     corpus = None if catalog.get(analysis).runs_on == "prompt" else view.corpus
     chosen = parameters if parameters is not None else state.parameters(analysis)
-    key = json.dumps(
-        {
-            "analysis": analysis,
-            "models": [asdict(choice) for choice in view.slots],
-            "corpus": None if corpus is None else asdict(corpus),
-            "parameters": dict(chosen) if chosen else None,
-            "bos": bos,
-            "store": _last_change(),
-        },
-        sort_keys=True,
-        default=str,
-    )
-    return _shown(key, analysis, view.slots, corpus, chosen, bos)
-
-
-@st.cache_resource(show_spinner=False, max_entries=MOST_RESULTS)
-def _shown(
-    key: str, _analysis: str, _slots: Any, _corpus: Any, _parameters: Any, _bos: BosChoice
-) -> Shown:
-    found = stored().find(_analysis, _slots, _corpus, parameters=_parameters, bos=_bos)
-    return as_shown(_analysis, found.result, found.missing)
+    # Never cached: whether a model or a text is still what was read shows in its files alone.
+    found = stored().find(analysis, view.slots, corpus, parameters=chosen, bos=bos)
+    return as_shown(analysis, found.result, found.missing)
 
 
 def as_shown(analysis: str, result: Result | None, missing: Sequence[ModelChoice] = ()) -> Shown:
@@ -144,13 +113,6 @@ def as_shown(analysis: str, result: Result | None, missing: Sequence[ModelChoice
     origin = "" if result is None else json.dumps(dict(result.provenance), default=str)
     digest = hashlib.sha256(f"{analysis}|{origin}".encode()).hexdigest()[:24]
     return Shown(analysis, result, tuple(missing), digest)
-
-
-def _last_change() -> tuple[int, ...]:
-    """When something was last stored or noted; both rename a file into place."""
-    root = options().store
-    places = (root / "results", *(root / KNOWN / kind for kind in ("models", "corpora", "cosines")))
-    return tuple(place.stat().st_mtime_ns if place.is_dir() else 0 for place in places)
 
 
 def figure(what: Shown, name: str) -> go.Figure:
@@ -178,13 +140,23 @@ def _figure(
 ) -> go.Figure:
     del marks
     # Marks need a figure's own coordinates, which dressing may have packed.
-    return dressed(mark(_clickable(digest, name, relative, _result), _selection), dark=dark)
+    part = followed(name, _selection)
+    drawn = _clickable(digest, name, relative, tuple(part.items()), _result)
+    return dressed(mark(drawn, _selection), dark=dark)
 
 
 @st.cache_resource(show_spinner=False, max_entries=MOST_FIGURES)
-def _clickable(digest: str, name: str, relative: bool, _result: Result) -> go.Figure:
-    drawn = clickable(figures.draw(_result, name))
+def _clickable(
+    digest: str, name: str, relative: bool, part: tuple[tuple[str, int | str], ...], _result: Result
+) -> go.Figure:
+    drawn = clickable(figures.draw(_result, name, **dict(part)))
     return relative_depth(drawn, layers_of(_result)) or drawn if relative else drawn
+
+
+def followed(name: str, selection: Selection) -> dict[str, int | str]:
+    """What of a selection a figure draws, as arguments of ``figures.draw``."""
+    taken = figures.followed(name)
+    return {field: value for field, value in selection.chosen.items() if field in taken}
 
 
 def layers_of(result: Result) -> dict[str, int]:

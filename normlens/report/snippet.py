@@ -20,12 +20,12 @@ models = {{
     models,
 {arguments}
 )
-figure = figures.draw(result, {figure!r})
+figure = figures.draw(result, {figure})
 figure.show()
 """
 
 
-def as_python(result: Result, figure_name: str) -> str:
+def as_python(result: Result, figure_name: str, part: Mapping[str, int | str] | None = None) -> str:
     """Code that opens the models, runs the analysis and draws the figure.
 
     What cannot be known from the provenance stands in a comment: models that were in memory,
@@ -34,6 +34,7 @@ def as_python(result: Result, figure_name: str) -> str:
     Args:
         result: of any number of models.
         figure_name: as declared, e.g. ``scale:by_site``.
+        part: of the model that the figure draws, where it draws one (``layer``, ``head``).
     """
     origins = [dict(result.provenance.get(model, {})) for model in result.models]
     declared = catalog.get(result.analysis)
@@ -43,7 +44,7 @@ def as_python(result: Result, figure_name: str) -> str:
     return _TEMPLATE.format(
         models="\n".join(f"    {line}" for line in models),
         arguments="\n".join(f"    {line}" for line in arguments),
-        figure=figure_name,
+        figure=", ".join([repr(figure_name), *(f"{k}={v!r}" for k, v in (part or {}).items())]),
     )
 
 

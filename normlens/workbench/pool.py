@@ -49,6 +49,9 @@ class ModelPool:
         self.most = most
         self._records = Records(store)
         self._guard = threading.Lock()
+        # transformers sets defaults of torch while it loads, and importing it from two threads
+        # at once fails: models are opened one at a time.
+        self._opening = threading.Lock()
         self._slots: OrderedDict[ModelChoice, _Slot] = OrderedDict()
 
     def open(self, choice: ModelChoice, sources: Sources) -> Lens:
@@ -121,16 +124,17 @@ class ModelPool:
             return check_lens(lens)
 
     def _opened(self, choice: ModelChoice, source: str) -> Lens:
-        from normlens.models.recorded import open_recorded
+        with self._opening:
+            from normlens.models.recorded import open_recorded
 
-        return open_recorded(
-            source,
-            self._records,
-            device=choice.device,
-            dtype=choice.dtype,
-            revision=choice.revision,
-            convert=choice.convert,
-        )
+            return open_recorded(
+                source,
+                self._records,
+                device=choice.device,
+                dtype=choice.dtype,
+                revision=choice.revision,
+                convert=choice.convert,
+            )
 
     def _take(self, choice: ModelChoice) -> _Slot:
         with self._guard:

@@ -65,8 +65,10 @@ def test_a_prompt_that_is_too_long_is_refused_in_words(text: Explorer) -> None:
 
 
 def test_a_reload_restores_the_prompt_that_the_address_does_not_hold(text: Explorer) -> None:
+    address = text.params()
     text.page.reload()
     text.settle()
+    assert text.params() == address
     box = text.page.get_by_role("textbox", name="Prompt")
     expect(box).to_have_value("A short one again")
     assert "short" not in text.page.url

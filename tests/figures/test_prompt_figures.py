@@ -63,6 +63,15 @@ def test_the_pattern_of_a_head_is_its_weights_with_nothing_after_the_query() -> 
     assert first.meta["select_all"] == {"layer": 1, "head": 2}
 
 
+def test_a_figure_of_one_part_draws_the_chosen_one() -> None:
+    found = result("prompt-attention", PAIR)
+    assert figures.followed("prompt_attention:pattern") == ("layer", "head")
+    assert figures.followed("prompt_attention:heads") == ()
+    chosen = figures.draw(found, "prompt_attention:pattern", layer=1, head=2, position=3)
+    assert "L1.H2" in title(chosen)
+    assert figures.draw(found, "prompt_attention:heads", layer=1) is not None
+
+
 def test_the_head_that_differs_most_is_shown() -> None:
     found = result("prompt-attention", PAIR)
     for model, weight in (("books-ln", 50.0), ("books-lnfree", -50.0)):
