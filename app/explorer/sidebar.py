@@ -20,6 +20,12 @@ _KINDS = {
     "elementwise": "elementwise norms",
     "opaque": "norms of unknown kind",
 }
+_LISTED = {
+    "layer_norm": "live",
+    "rms_norm": "live",
+    "dyt": "elementwise",
+    "fixed_scale": "scale_free",
+}
 
 
 def show() -> None:
@@ -62,8 +68,8 @@ def provenance() -> dict[str, dict[str, object]]:
     entries = resources.sources().entries() if unknown else ()
     listed = {entry.id: entry.kind for entry in entries}
     for name, choice in unknown.items():
-        if kind := listed.get(choice.source, ""):
-            found[name] = {"kind": "scale_free" if kind == "fixed_scale" else "live"}
+        if kind := _LISTED.get(listed.get(choice.source, "")):
+            found[name] = {"kind": kind}
     return found
 
 

@@ -40,7 +40,8 @@ def at_selection(result: Result, selection: Selection) -> pd.DataFrame:
     columns += [f"{model} delta" for model in result.models[1:]] + ["note"]
     if not found:
         return pd.DataFrame(columns=columns)
-    return pd.concat(found, ignore_index=True)[columns]
+    frame = pd.concat(found, ignore_index=True)[columns]
+    return frame.astype({f"{model} n": "Int64" for model in result.models})
 
 
 def _of_table(result: Result, name: str, schema: TableSchema, selection: Selection) -> pd.DataFrame:

@@ -39,7 +39,7 @@ def training_curves(runs: Mapping[str, pd.DataFrame]) -> go.Figure:
     looks = theme.identities(list(runs), {name: _kind(log) for name, log in runs.items()})
     for name, log in runs.items():
         for row, (_, column, unit) in enumerate(panels, start=1):
-            if column in log and len(log):
+            if len(log) and (column == "loss" or _varies({name: log}, column)):
                 figure.add_trace(_line(log, column, unit, looks[name]), row=row, col=1)
         held_out = _evaluations(log)
         if len(held_out):
@@ -83,7 +83,7 @@ def _any(runs: Mapping[str, pd.DataFrame], column: str) -> bool:
 
 
 def _varies(runs: Mapping[str, pd.DataFrame], column: str) -> bool:
-    """Whether any run has a number there that is not 0."""
+    """Whether any run has a number there that is not 0, which says that there is no such thing."""
     return any(column in log and (log[column].fillna(0) != 0).any() for log in runs.values())
 
 

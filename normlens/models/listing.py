@@ -96,7 +96,8 @@ class ModelEntry:
         id: what :func:`normlens.models.open_model` takes.
         origin: ``bundled``, ``package`` or ``directory``.
         description: one line, from the model's card.
-        kind: kind of its norms as stored; opening verifies it.
+        kind: kind of its norms as stored, the final norm's after a comma where it is of another;
+            opening verifies it.
         parameters: number of parameters.
         size_bytes: of the weight files on disk, 0 where they are not installed.
         licence: of the weights, None where unknown.
@@ -200,6 +201,9 @@ def _weight_sizes(row: Packaged) -> list[int]:
 
 
 def _stored_kind(config: dict[str, Any]) -> str:
+    composed = [config[key] for key in ("norm", "final_norm") if isinstance(config.get(key), dict)]
+    if composed:
+        return ", ".join(dict.fromkeys(str(norm.get("kind")) for norm in composed))
     scale_free = "normlens_fixed_scale" in config
     return "fixed_scale" if scale_free else "rms_norm" if "rms_norm_eps" in config else "layer_norm"
 

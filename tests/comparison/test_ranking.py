@@ -77,7 +77,8 @@ class TestAtSelection:
         assert row["books-ln value"] == pytest.approx(first)
         assert row["books-lnfree value"] == pytest.approx(second)
         assert row["books-lnfree delta"] == pytest.approx(second - first)
-        assert row["books-ln n"] > 0
+        assert row["books-ln n"] == table["n"].iloc[0]
+        assert str(rows["books-ln n"].dtype) == "Int64"
 
     def test_strangers_are_not_subtracted_and_it_says_why(self) -> None:
         _, rows = self.heads([FOUR[0], STRANGER])

@@ -26,7 +26,7 @@ def test_held_out_losses_are_drawn_where_they_were_measured() -> None:
 def test_only_panels_that_some_run_has_numbers_for() -> None:
     titles = [a.text for a in training_curves({"a": log(3, auxiliary=0.0)}).layout.annotations]
     assert titles == ["loss", "learning rate"]
-    runs = {"a": log(3), "b": log(3, auxiliary=0.1, live_scales=2)}
+    runs = {"a": log(3, live_scales=0), "b": log(3, auxiliary=0.1, live_scales=2)}
     figure = training_curves(runs)
     titles = [a.text for a in figure.layout.annotations]
     assert titles == ["loss", "auxiliary loss", "live scales", "learning rate"]

@@ -76,6 +76,23 @@ def test_every_model_in_the_list_says_how_to_get_it() -> None:
         assert entry.licence
 
 
+@pytest.mark.parametrize(
+    ("id_", "kind"),
+    [
+        ("books-ln", "layer_norm"),
+        ("books-lnfree", "fixed_scale"),
+        ("rms", "rms_norm"),
+        ("dyt", "dyt"),
+        ("none-gelu", "identity, layer_norm"),
+    ],
+)
+def test_the_list_says_the_kind_of_the_norms(id_: str, kind: str) -> None:
+    entry = next(entry for entry in list_models() if entry.id == id_)
+    lens = open_model(id_)
+    assert entry.kind == kind
+    assert set(kind.split(", ")) == {str(site.spec.kind) for site in lens.sites}
+
+
 def test_list_reads_directories_in_both_layouts(
     tmp_path: Path,
     gpt2_directory: Path,
