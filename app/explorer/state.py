@@ -7,6 +7,7 @@ three ways to change the same thing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +21,10 @@ from normlens.figures.selecting import Selection
 from normlens.workbench.choices import ModelChoice
 
 _VIEW, _WRITTEN, _PARAMETERS = "view", "written_params", "parameters"
+_REPLACED = "replaced_params"
+
+LATE_SECONDS = 2.0
+"""How long after a change the browser may still send the address from before it."""
 
 
 def begin() -> None:
@@ -29,18 +34,29 @@ def begin() -> None:
         slots = tuple(ModelChoice(name) for name in read_options().models)
         st.session_state[_VIEW] = from_params(params, View(slots), _uploads())
         st.session_state[_WRITTEN] = {}
+        st.session_state[_REPLACED] = ({}, 0.0)
         st.session_state[_PARAMETERS] = {}
-    elif params and params != st.session_state[_WRITTEN]:
+    elif params and params != st.session_state[_WRITTEN] and not _late(params):
         plain = replace(view(), selection=Selection(), depth="absolute")
         st.session_state[_VIEW] = from_params(params, plain, _uploads())
 
 
 def finish() -> None:
     """Write the view into the URL where it has changed."""
-    wanted = to_params(view())
-    if st.query_params.to_dict() != wanted:
+    wanted, found = to_params(view()), st.query_params.to_dict()
+    if found != wanted:
         st.query_params.from_dict(wanted)
+        st.session_state[_REPLACED] = (found, time.monotonic())
     st.session_state[_WRITTEN] = wanted
+
+
+def _late(params: Mapping[str, str]) -> bool:
+    """Whether this address was sent before the browser heard of the one that replaced it.
+
+    Without this, two quick actions end at what was there before the first.
+    """
+    replaced, at = st.session_state[_REPLACED]
+    return params == replaced and time.monotonic() - at < LATE_SECONDS
 
 
 def view() -> View:

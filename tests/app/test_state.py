@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,21 @@ def test_the_selection_outlives_a_page_and_can_be_cleared(explorer: Explorer) ->
     test.button(key="selection-clear").click().run()
     assert "layer" not in test.query_params
     assert "Selected:" not in html(test)
+
+
+def test_an_address_sent_before_the_last_change_is_late_and_a_later_one_is_not(
+    explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = explorer.open("attention", layer="2", head="1")
+    test.selectbox(key="select-head").select(3).run()
+    test.query_params["head"] = "1"
+    test.run()
+    assert _one(test.query_params["head"]) == "3"
+    assert test.selectbox(key="select-head").value == 3
+    monkeypatch.setattr(sys.modules["explorer.state"], "LATE_SECONDS", 0.0)
+    test.query_params["head"] = "1"
+    test.run()
+    assert test.selectbox(key="select-head").value == 1
 
 
 def test_depth_as_a_share(explorer: Explorer) -> None:

@@ -85,9 +85,8 @@ def _prompt() -> None:
             format_func={"prepend": "prepended", "none": "none"}.__getitem__,
             help="Whether the tokenizer's BOS stands first. Norm scales there are unlike others.",
         )
-        ran = st.form_submit_button(
-            "Run", type="primary", icon=":material/play_arrow:", shortcut="Ctrl+Enter"
-        )
+        # No shortcut of its own: the text area's Ctrl+Enter would submit the form a second time.
+        ran = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:")
     if ran:
         _keep()
         st.rerun()
