@@ -109,7 +109,7 @@ def _require_free(port: int) -> None:
 
 def _serve(launch: Launch, port: int, *, browser: bool) -> int:
     command = [
-        sys.executable, "-m", "streamlit", "run", str(app_path("main.py")),
+        sys.executable, "-m", "normlens.workbench.serve", "run", str(app_path("main.py")),
         "--server.headless", "true",
         "--server.address", ADDRESS,
         "--server.port", str(port),

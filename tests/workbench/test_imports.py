@@ -88,13 +88,13 @@ def test_the_check_sees_what_is_forbidden() -> None:
     assert forbidden("from normlens.workbench.jobs import start") == set()
 
 
-def test_frameworks_are_imported_ahead_where_asked() -> None:
+def test_what_a_first_page_needs_is_imported_ahead_and_is_no_framework() -> None:
     probe = """
-import sys
-from normlens.workbench.warm import warm_up
-assert "torch" not in sys.modules
-warm_up().join()
-print("torch" in sys.modules)
+import importlib, sys
+from normlens.workbench.serve import first_needed
+for module in first_needed():
+    importlib.import_module(module)
+print("torch" in sys.modules, "plotly.graph_objects" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "True"
+    assert done.stdout.strip() == "False True"
