@@ -57,13 +57,13 @@ def looks() -> dict[str, Identity]:
 def provenance() -> dict[str, dict[str, object]]:
     """What stored results say of the slots' models; their kind at least, from the list."""
     slots = state.view().slots
+    named = dict(zip(distinct_names(slots), slots, strict=True))
     found: dict[str, dict[str, object]] = {}
     for analysis in ("output", "scale"):
-        result = resources.shown(analysis).result
+        result = None if found.keys() >= named.keys() else resources.shown(analysis).result
         if result is not None:
             for model, origin in result.provenance.items():
                 found.setdefault(model, dict(origin))
-    named = dict(zip(distinct_names(slots), slots, strict=True))
     unknown = {name: choice for name, choice in named.items() if name not in found}
     entries = resources.sources().entries() if unknown else ()
     listed = {entry.id: entry.kind for entry in entries}
@@ -76,8 +76,9 @@ def provenance() -> dict[str, dict[str, object]]:
 def legend() -> str:
     """The models with their letters, marks and kinds."""
     origins = provenance()
+    identity = identities(distinct_names(state.view().slots), origins)
     items = []
-    for letter, (name, look) in zip(SLOT_LETTERS, looks().items(), strict=False):
+    for letter, (name, look) in zip(SLOT_LETTERS, identity.items(), strict=False):
         kind = _KINDS.get(str(origins.get(name, {}).get("kind", "")), "not opened yet")
         reference = "reference · " if letter == "A" and len(state.view().slots) > 1 else ""
         items.append(
