@@ -22,7 +22,7 @@ def guarded(render: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return render(*args, **kwargs)
     except NormlensError as error:
         markup.note(str(error), "error")
-    except Exception as error:
+    except Exception as error:  # a defect in one part must not take the page away
         LOG.exception("a part of the page failed")
         markup.note(
             f"{type(error).__name__}: {error}. This is a defect of the explorer; its log has "

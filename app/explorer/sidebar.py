@@ -20,6 +20,7 @@ _KINDS = {
     "elementwise": "elementwise norms",
     "opaque": "norms of unknown kind",
 }
+# NormKind knows this, and importing it takes torch, which stored results do without.
 _LISTED = {
     "layer_norm": "live",
     "rms_norm": "live",

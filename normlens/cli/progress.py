@@ -75,7 +75,7 @@ def watched_progress(path: Path | None) -> Iterator[Callable[[str], Report]]:
         except KeyboardInterrupt:
             file.end("cancelled")
             raise
-        except Exception as error:
+        except Exception as error:  # whoever reads the file must learn that the run has ended
             file.end("failed", str(error) or type(error).__name__)
             raise
         finally:

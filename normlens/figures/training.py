@@ -83,7 +83,7 @@ def _any(runs: Mapping[str, pd.DataFrame], column: str) -> bool:
 
 
 def _varies(runs: Mapping[str, pd.DataFrame], column: str) -> bool:
-    """Whether any run has a number there that is not 0, which says that there is no such thing."""
+    """Whether any run has a number there other than the 0 of runs without such a thing."""
     return any(column in log and (log[column].fillna(0) != 0).any() for log in runs.values())
 
 

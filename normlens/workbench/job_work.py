@@ -36,7 +36,7 @@ def work(directory: Path) -> int:
     except KeyboardInterrupt:
         progress.end("cancelled")
         return INTERRUPTED
-    except Exception as error:
+    except Exception as error:  # the explorer must learn that the job has ended
         progress.end("failed", f"{type(error).__name__}: {error}; see the log")
         raise
     progress.end("done")
